@@ -69,12 +69,13 @@ _PUBLIC = {
     "ops.matmul.scaled": "scaled_matmul",
     "ops.norm.group_norm": "group_norm group_norm_backward",
     "ops.norm.instance_norm": "instance_norm instance_norm_backward",
-    "ops.norm.layer_norm": "ada_layer_norm ada_layer_norm_backward layer_norm layer_norm_backward",
+    "ops.norm.layer_norm": (
+        "ada_layer_norm ada_layer_norm_backward layer_norm layer_norm_backward rms_norm rms_norm_backward"
+    ),
     "ops.norm.norm": (
         "batch_norm_backward batch_norm_inference batch_norm_inference_backward "
         "batch_norm_overflow_detected batch_norm_training"
     ),
-    "ops.norm.rms_norm": "rms_norm rms_norm_backward",
     "ops.pooling": "pool pool_backward",
     "ops.reduce.reduce": "reduce reduce_with_indices",
     "ops.rnn.rnn": "RNN RNNDataGradients RNNForward RNNReserve",
@@ -94,7 +95,6 @@ _PUBLIC = {
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.ctc": "CTCLoss",
     "shapes.fft_causal_conv": "FFTCausalConvGradients",
-    "shapes.float8_conv": "ScaledConvResult",
     "shapes.gnn_aggregate": "GraphAggregateGradients GraphAggregateResult",
     "shapes.gnn_attention": "GraphAttentionGradients GraphAttentionResult",
     "shapes.layer_norm": "LayerNormGradients LayerNormResult RMSNormGradients RMSNormResult",
@@ -104,6 +104,7 @@ _PUBLIC = {
     "shapes.reduction": "IndexedReduction",
     "shapes.rnn": "RNNSpec",
     "shapes.scaled_attention": "ScaledAttentionResult",
+    "shapes.scaled_conv": "ScaledConvResult",
     "shapes.sequences": "RNNGradients RNNResult",
     "shapes.spatial": "GridSampleGradients SpatialTransformerGradients",
     "shapes.specs": (

@@ -106,13 +106,13 @@ from .ops.norm.layer_norm import ada_layer_norm as ada_layer_norm
 from .ops.norm.layer_norm import ada_layer_norm_backward as ada_layer_norm_backward
 from .ops.norm.layer_norm import layer_norm as layer_norm
 from .ops.norm.layer_norm import layer_norm_backward as layer_norm_backward
+from .ops.norm.layer_norm import rms_norm as rms_norm
+from .ops.norm.layer_norm import rms_norm_backward as rms_norm_backward
 from .ops.norm.norm import batch_norm_backward as batch_norm_backward
 from .ops.norm.norm import batch_norm_inference as batch_norm_inference
 from .ops.norm.norm import batch_norm_inference_backward as batch_norm_inference_backward
 from .ops.norm.norm import batch_norm_overflow_detected as batch_norm_overflow_detected
 from .ops.norm.norm import batch_norm_training as batch_norm_training
-from .ops.norm.rms_norm import rms_norm as rms_norm
-from .ops.norm.rms_norm import rms_norm_backward as rms_norm_backward
 from .ops.pooling import pool as pool
 from .ops.pooling import pool_backward as pool_backward
 from .ops.reduce.reduce import reduce as reduce
@@ -148,7 +148,6 @@ from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from .shapes.ctc import CTCLoss as CTCLoss
 from .shapes.fft_causal_conv import FFTCausalConvGradients as FFTCausalConvGradients
-from .shapes.float8_conv import ScaledConvResult as ScaledConvResult
 from .shapes.gnn_aggregate import GraphAggregateGradients as GraphAggregateGradients
 from .shapes.gnn_aggregate import GraphAggregateResult as GraphAggregateResult
 from .shapes.gnn_attention import GraphAttentionGradients as GraphAttentionGradients
@@ -165,6 +164,7 @@ from .shapes.pooling import pool_output_shape as pool_output_shape
 from .shapes.reduction import IndexedReduction as IndexedReduction
 from .shapes.rnn import RNNSpec as RNNSpec
 from .shapes.scaled_attention import ScaledAttentionResult as ScaledAttentionResult
+from .shapes.scaled_conv import ScaledConvResult as ScaledConvResult
 from .shapes.sequences import RNNGradients as RNNGradients
 from .shapes.sequences import RNNResult as RNNResult
 from .shapes.spatial import GridSampleGradients as GridSampleGradients

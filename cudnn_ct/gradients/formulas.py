@@ -7,9 +7,23 @@ gradients of the operands that are wanted, and maybe of others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from .row import Backward, Needs, Param
+from .row import Backward, Gradient, Needs, Param
+
+
+def by_call(function: str, read: str, operands: str, *, with_params: bool = True) -> Gradient:
+    """Return the gradient that is one call: of the arrays ``read``, for the gradients of the ``operands``."""
+
+    def gradient(ops: Any, at: Backward) -> dict[str, Any]:
+        params = at.params if with_params else {}
+        found = getattr(ops, function)(*(at[name] for name in read.split()), **params)
+        names = operands.split()
+        return dict(zip(names, found if len(names) > 1 else (found,), strict=True))
+
+    return gradient
+
 
 # --- convolutions ------------------------------------------------------------------------------------------
 
@@ -22,47 +36,30 @@ GEOMETRY = {
 }
 
 
-def conv_gradients(ops: Any, at: Backward, dy: Any, wanted: frozenset[str]) -> dict[str, Any]:
-    """Return the gradients of a convolution of x and w whose result has the gradient dy."""
-    geometry, found = at.some(*GEOMETRY), {}
-    if "x" in wanted:
-        found["x"] = ops.conv_backward_data(dy, at["w"], x_shape=at.shapes["x"], **geometry)
-    if "w" in wanted:
-        found["w"] = ops.conv_backward_filter(dy, at["x"], w_shape=at.shapes["w"], **geometry)
-    return found
+def by_convolutions(**functions: tuple[str, str]) -> Gradient:
+    """Return the gradient of a function that is linear in each operand.
+
+    ``functions`` has a convolution for each operand, and the names of the arrays that it takes.
+    """
+
+    def gradient(ops: Any, at: Backward) -> dict[str, Any]:
+        geometry, found = at.some(*GEOMETRY), {}
+        for operand, (function, read) in functions.items():
+            if operand in at.wanted:
+                arrays = (at[name] for name in read.split())
+                shape = {f"{letter}_shape": at.shapes[operand] for letter in _SHAPED.get(function, "")}
+                found[operand] = getattr(ops, function)(*arrays, **shape, **geometry)
+        return found
+
+    return gradient
 
 
-def conv(ops: Any, at: Backward) -> dict[str, Any]:
-    return conv_gradients(ops, at, at["dy"], at.wanted)
+_SHAPED = {"conv_backward_data": "x", "conv_backward_filter": "w"}  # they take the shape of the result
 
-
-def conv_backward_data(ops: Any, at: Backward) -> dict[str, Any]:
-    """Differentiate dx, which is linear in dy and in w."""
-    geometry, found = at.some(*GEOMETRY), {}
-    if "dy" in at.wanted:
-        found["dy"] = ops.conv(at["ddx"], at["w"], **geometry)
-    if "w" in at.wanted:
-        found["w"] = ops.conv_backward_filter(at["dy"], at["ddx"], w_shape=at.shapes["w"], **geometry)
-    return found
-
-
-def conv_backward_filter(ops: Any, at: Backward) -> dict[str, Any]:
-    """Differentiate dw, which is linear in dy and in x."""
-    geometry, found = at.some(*GEOMETRY), {}
-    if "dy" in at.wanted:
-        found["dy"] = ops.conv(at["x"], at["ddw"], **geometry)
-    if "x" in at.wanted:
-        found["x"] = ops.conv_backward_data(at["dy"], at["ddw"], x_shape=at.shapes["x"], **geometry)
-    return found
-
-
-def conv_transpose(ops: Any, at: Backward) -> dict[str, Any]:
-    geometry, found = at.some(*GEOMETRY), {}
-    if "x" in at.wanted:
-        found["x"] = ops.conv(at["dy"], at["w"], **geometry)
-    if "w" in at.wanted:
-        found["w"] = ops.conv_backward_filter(at["x"], at["dy"], w_shape=at.shapes["w"], **geometry)
-    return found
+conv = by_convolutions(x=("conv_backward_data", "dy w"), w=("conv_backward_filter", "dy x"))
+conv_backward_data = by_convolutions(dy=("conv", "ddx w"), w=("conv_backward_filter", "dy ddx"))
+conv_backward_filter = by_convolutions(dy=("conv", "x ddw"), x=("conv_backward_data", "dy ddw"))
+conv_transpose = by_convolutions(x=("conv", "dy w"), w=("conv_backward_filter", "x dy"))
 
 
 def conv_backward_bias(ops: Any, at: Backward) -> dict[str, Any]:
@@ -144,7 +141,7 @@ def fused_conv(ops: Any, at: Backward) -> dict[str, Any]:
         return ops.conv_bias_activation(*operands, **{**at.params, **identity})
 
     dy = before_activation(ops, at, at.params["coefficient"], again)
-    found = conv_gradients(ops, at, dy, at.wanted)
+    found = conv(ops, replace(at, arrays={**at.arrays, "dy": dy}))
     if "bias" in at.wanted:
         found["bias"] = ops.conv_backward_bias(dy)
     if "residual" in at.wanted:
@@ -163,8 +160,7 @@ POOLING = {
 }
 
 
-def pool(ops: Any, at: Backward) -> dict[str, Any]:
-    return {"x": ops.pool_backward(at["dy"], at["x"], at["y"], **at.params)}
+pool = by_call("pool_backward", "dy x y", "x")
 
 
 def pool_backward_needs(params: Mapping[str, Any]) -> Needs:
@@ -178,10 +174,7 @@ def pool_backward(ops: Any, at: Backward) -> dict[str, Any]:
 
 
 SOFTMAX = {"axis": Param("ints", (-1,)), "algo": Param("str", "accurate")}
-
-
-def softmax(ops: Any, at: Backward) -> dict[str, Any]:
-    return {"x": ops.softmax_backward(at["dy"], at["y"], **at.params)}
+softmax = by_call("softmax_backward", "dy y", "x")
 
 
 LRN = {
@@ -190,10 +183,7 @@ LRN = {
     "lrn_beta": Param("float", 0.75),
     "k": Param("float", 2.0),
 }
-
-
-def lrn(ops: Any, at: Backward) -> dict[str, Any]:
-    return {"x": ops.lrn_backward(at["dy"], at["x"], at["y"], **at.params)}
+lrn = by_call("lrn_backward", "dy x y", "x")
 
 
 # --- normalisations ----------------------------------------------------------------------------------------
@@ -230,31 +220,14 @@ def batch_norm_training(ops: Any, at: Backward) -> dict[str, Any]:
     return {**parameters(*gradients), "residual": dz}
 
 
-def batch_norm_inference(ops: Any, at: Backward) -> dict[str, Any]:
-    operands = (at["dy"], at["x"], at["scale"], at["mean"], at["var"])
-    return parameters(*ops.batch_norm_inference_backward(*operands, **at.params))
-
-
-def instance_norm(ops: Any, at: Backward) -> dict[str, Any]:
-    operands = (at["dy"], at["x"], at["scale"], at["mean"], at["invstd"])
-    return parameters(*ops.instance_norm_backward(*operands, **at.params))
-
-
 GROUPS = {"groups": Param("int", 1), **EPSILON}
-
-
-def group_norm(ops: Any, at: Backward) -> dict[str, Any]:
-    operands = (at["dy"], at["x"], at["scale"], at["mean"], at["invstd"])
-    return parameters(*ops.group_norm_backward(*operands, **at.params))
-
-
-def layer_norm(ops: Any, at: Backward) -> dict[str, Any]:
-    return parameters(*ops.layer_norm_backward(at["dy"], at["x"], at["scale"], at["mean"], at["invstd"]))
-
-
-def ada_layer_norm(ops: Any, at: Backward) -> dict[str, Any]:
-    operands = (at["dy"], at["x"], at["scale"], at["mean"], at["invstd"])
-    return parameters(*ops.ada_layer_norm_backward(*operands))
+_OF_NORM = "x scale bias"
+_NORM_READS = "dy x scale mean invstd"
+batch_norm_inference = by_call("batch_norm_inference_backward", "dy x scale mean var", _OF_NORM)
+instance_norm = by_call("instance_norm_backward", _NORM_READS, _OF_NORM)
+group_norm = by_call("group_norm_backward", _NORM_READS, _OF_NORM)
+layer_norm = by_call("layer_norm_backward", _NORM_READS, _OF_NORM, with_params=False)
+ada_layer_norm = by_call("ada_layer_norm_backward", _NORM_READS, _OF_NORM, with_params=False)
 
 
 def rms_norm(ops: Any, at: Backward) -> dict[str, Any]:
@@ -313,14 +286,9 @@ def ctc_loss(ops: Any, at: Backward) -> dict[str, Any]:  # noqa: ARG001 - the fo
     return {"logits": at["gradient"] * at["dloss"].reshape((1, -1, 1))}
 
 
-def affine_grid(ops: Any, at: Backward) -> dict[str, Any]:
-    return {"theta": ops.affine_grid_backward(at["dgrid"])}
+affine_grid = by_call("affine_grid_backward", "dgrid", "theta", with_params=False)
+grid_sample = by_call("grid_sample_backward", "dy x grid", "x grid")
 
 
 def affine_grid_backward(ops: Any, at: Backward) -> dict[str, Any]:
     return {"dgrid": ops.affine_grid(at["ddtheta"], shape=at.shapes["dgrid"][:3])}
-
-
-def grid_sample(ops: Any, at: Backward) -> dict[str, Any]:
-    dx, dgrid = ops.grid_sample_backward(at["dy"], at["x"], at["grid"])
-    return {"x": dx, "grid": dgrid}

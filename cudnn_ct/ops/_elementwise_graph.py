@@ -13,6 +13,7 @@ from ..plans.base import Plan
 from ..plans.elementwise import copy_plan
 from ..plans.program import Program, Step, chained
 from ..shapes.specs import INT_MAX, TensorSpec, equivalent_strides
+from ._formulas import DTYPES_OF_ENGINES
 
 # --- cast --------------------------------------------------------------------------------------------------
 
@@ -42,17 +43,12 @@ def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "i
 
 def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Graph:
     """Make the graph of an operation that converts x to the dtype of y; both are images of pixels."""
-    first, last = (Tensor(uid, spec) for uid, spec in enumerate((x, y), 1))
-    compute = "float64" if "float64" in (x.dtype, y.dtype) else "float32"
-    one = node("pointwise", mode=mode, math_prec=compute, xdesc=first, ydesc=last)
-    return Graph((one,), (first, last))
+    return elementwise_graph(mode, x, y, compute="float64" if "float64" in (x.dtype, y.dtype) else "float32")
 
 
 # --- elementwise -------------------------------------------------------------------------------------------
 
 # Elementwise graphs on contiguous operands, for a cuDNN that has no legacy calls.
-
-FLOATS = ("float16", "bfloat16", "float32")  # no engine computes float64
 
 
 # The attributes of a node that hold its operands, the result last, by their number.
@@ -81,12 +77,13 @@ def elementwise_plan(mode: str, specs: tuple[TensorSpec, ...], context: Context)
     """
     if not in_one_order(*specs) or not config.allow_runtime_compilation:
         return None
-    if not 2 <= specs[0].size <= INT_MAX or not {spec.dtype for spec in specs} <= set(FLOATS):
+    if not 2 <= specs[0].size <= INT_MAX or not {spec.dtype for spec in specs} <= set(DTYPES_OF_ENGINES):
         return None
-    return in_pixels(lambda *pixels: first_plan(_graph(mode, pixels), context), *specs)
+    return in_pixels(lambda *pixels: first_plan(elementwise_graph(mode, *pixels), context), *specs)
 
 
-def _graph(mode: str, specs: tuple[TensorSpec, ...]) -> Graph:
+def elementwise_graph(mode: str, *specs: TensorSpec, compute: str = "float32") -> Graph:
+    """Return the graph of a pointwise node of one or two operands and the result."""
     tensors = tuple(Tensor(uid, spec) for uid, spec in enumerate(specs, 1))
     operands = dict(zip(NAMES[len(specs)], tensors, strict=True))
-    return Graph((node("pointwise", mode=mode, math_prec="float32", **operands),), tensors)
+    return Graph((node("pointwise", mode=mode, math_prec=compute, **operands),), tensors)

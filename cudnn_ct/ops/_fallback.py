@@ -12,8 +12,7 @@ from ..context import Context
 from ..cuda import stream as streams
 from ..errors import BadParamError, CudnnError, NotSupportedError, without_frames
 from ..plans.base import NotChosen, Plan, SelectedPlan, packed_of, tensors_of, unsupported
-from ..plans.float32 import PlanMaker, on_float32
-from ..plans.wrappers import on_operands_of, zero_or_scale
+from ..plans.wrappers import PlanMaker, on_float32, on_operands_of, zero_or_scale
 from ..shapes.specs import LAYOUTS, nearest_layout
 
 

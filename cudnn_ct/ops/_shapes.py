@@ -35,7 +35,8 @@ def call_on_shapes(
     ``factors`` are alpha and beta. A call of the definition of an operation becomes a part of it.
     """
     if (parts := composing.get()) is not None:
-        return parts.call(op, names, operands, params, scaled, outs, factors)
+        found: Sequence[DeviceArray] = parts.call(op, names, operands, params, scaled, outs, factors)
+        return found
     specs = tuple(spec_of(array, name) for array, name in zip(operands, names, strict=True))
     given: tuple[TensorSpec | None, ...] = tuple(
         None if out is None else spec_of(out, name) for name, out in zip(op.written, outs, strict=False)

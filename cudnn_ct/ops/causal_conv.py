@@ -26,6 +26,7 @@ from ..shapes.causal_conv import (
     causal_gradient_dtype,
 )
 from ..shapes.checks import result_slots
+from ..shapes.layer import results_of
 from ..shapes.specs import INT_MAX, TensorSpec, equivalent_strides, nearest_layout
 from ..typing import ArrayLike, Layout, OutLike, StreamLike
 from ._call import execute
@@ -140,7 +141,7 @@ def causal_conv1d_backward(
 def _plan(problem: CausalConvProblem) -> Plan:
     """Return the plan of a problem, with copies of operands that do not have the order of its layout."""
     if not problem.x.size:
-        return zero_results(problem.results)
+        return zero_results(results_of(problem))
     if problem.x.size > INT_MAX:
         raise NotSupportedError(f"causal_conv1d counts the {problem.x.size:,} elements of x in 32 bits")
     layout = _layout(problem, load())
@@ -150,7 +151,7 @@ def _plan(problem: CausalConvProblem) -> Plan:
     plan = _in_place(problem._replace(**changed), layout)
     moves = [(spec, None if _alike(spec, direct[name]) else direct[name]) for name, spec in tensors.items()]
     copied = any(target for _, target in moves)
-    return on_copies(plan, moves, len(problem.results)) if copied else plan
+    return on_copies(plan, moves, len(results_of(problem))) if copied else plan
 
 
 def _layout(problem: CausalConvProblem, library: Library) -> Layout:

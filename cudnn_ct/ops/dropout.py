@@ -19,7 +19,7 @@ from ..cuda import stream as streams
 from ..descriptors import TensorDescriptor
 from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
-from ..plans.call import ArgumentTemplate, PointerSlot
+from ..plans.call import ArgumentTemplate, FunctionPlan, PointerSlot
 from ..plans.wrappers import zero_or_scale
 from ..shapes.checks import one_dtype, result_slots, result_spec
 from ..shapes.dropout import DropoutGradientProblem, DropoutProblem, check_probability
@@ -335,22 +335,13 @@ def _plan(
         return None
     tensor, mask = _as_one_axis(x), (PointerSlot("mask"), problem.mask.size)
     arguments = (problem.descriptor, tensor, PointerSlot(source), tensor, PointerSlot(target), *mask)
-    return _DropoutPlan(function, ArgumentTemplate(arguments, tensors_of(problem)))
-
-
-class _DropoutPlan:
-    workspace = 0
-
-    def __init__(self, function: str, arguments: ArgumentTemplate) -> None:
-        self._function = function
-        self._arguments = arguments
+    template = ArgumentTemplate(arguments, tensors_of(problem))
 
     # The calls have no factors.
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        getattr(context.library, self._function)(context.handle, *self._arguments.filled(pointers))
+    def run(context: Context, pointers: Sequence[int], *_: float) -> None:
+        getattr(context.library, function)(context.handle, *template.filled(pointers))
 
-    def describe(self) -> str:
-        return f"chosen: {self._function}"
+    return FunctionPlan(function, run)
 
 
 FORWARD = Operation(

@@ -10,7 +10,7 @@ from ..array import DeviceArray
 from ..context import Context
 from ..plans.base import Plan, tensors_of
 from ..plans.elementwise import (
-    ScalarPlan,
+    alpha_plan,
     fill_plan,
     scale_plan,
     scaling_by_op_tensor,
@@ -304,7 +304,7 @@ def scaled_by_graph(problem: Any, context: Context) -> Plan | None:
     if matrix is None:
         return None
     one = Formulas(matrix, 1, context)
-    factor = one.scalar(ScalarPlan())
+    factor = one.scalar(alpha_plan())
     one.store(one.tensor(0, x.dtype) * factor, 0, x.dtype)
     plan = one.program(scaled=0)
     return plan if x.is_dense else on_copies(plan, [(x, dense)], updated=1)

@@ -115,7 +115,7 @@ class Plan(Protocol):
     def workspace(self) -> int:
         """Bytes of workspace that a run needs."""
 
-    def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> None:
+    def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float, /) -> None:
         """Enqueue the work on the context's stream.
 
         ``pointers`` are those of the operands, then of the results. Arguments in host memory and the state of

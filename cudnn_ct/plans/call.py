@@ -1,8 +1,8 @@
-"""Plans of one legacy call, in the form that most layers have."""
+"""Plans of one call, in the form that most layers have or as a function."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..context import Context
@@ -55,6 +55,21 @@ class CallPlan:
 
     def describe(self) -> str:
         return f"chosen: {self._function}"
+
+
+class FunctionPlan:
+    """A plan whose run is a function of the context, the pointers, alpha and beta.
+
+    ``about`` names the call in descriptions.
+    """
+
+    __slots__ = ("_about", "run", "workspace")
+
+    def __init__(self, about: str, run: Callable[..., None], workspace: int = 0) -> None:
+        self._about, self.run, self.workspace = about, run, workspace
+
+    def describe(self) -> str:
+        return f"chosen: {self._about}"
 
 
 class PointerSlot(str):

@@ -17,7 +17,7 @@ from ..shapes.elementwise import OpTensorProblem, OpTensorScales
 from ..shapes.specs import OpTensorSpec, TensorSpec, nearest_layout
 from ..typing import OpTensorOp
 from .base import Plan
-from .call import CallPlan
+from .call import CallPlan, FunctionPlan
 from .program import ALPHA, BETA, Program, Step, Steps, Variants, chained, unscaled
 from .scalars import element_bytes, scalar_bytes, scalar_type
 from .strided_copy import StridedCopy
@@ -38,7 +38,7 @@ def op_tensor_of(
 ) -> Plan:
     """Return a plan of ``cudnnOpTensor`` on alpha1 a and alpha2 b; with one operand, b is a."""
     spec = OpTensorSpec(op, DTYPES[specs[0].dtype].accumulate, propagate_nan)
-    return tile(partial(OpTensorPlan, spec, alpha1, alpha2), *specs)
+    return tile(partial(_op_tensor_call, spec, alpha1, alpha2), *specs)
 
 
 def cast_plan(x: TensorSpec, y: TensorSpec) -> Plan:
@@ -71,7 +71,7 @@ def transform_plan(x: TensorSpec, y: TensorSpec) -> Plan:
 
 def scale_plan(x: TensorSpec) -> Plan:
     """Return a plan of ``cudnnScaleTensor``."""
-    return tile(ScalePlan, x)
+    return tile(_scale_call, x)
 
 
 def scaling_by_op_tensor(*specs: TensorSpec) -> Plan:
@@ -89,14 +89,14 @@ def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
     if value == 0:  # cudnnSetTensor does not take all integers
         x = x._replace(dtype=_SAME_ZERO.get(x.dtype, x.dtype))
     if x.is_dense and (DTYPES[x.dtype].itemsize < 8 or value == 0):
-        return _MemsetPlan(x, value)
+        return _memset(x, value)
     if not load().lacks("ops"):
-        return tile(partial(FillPlan, value), x)
+        return tile(partial(_fill_call, value), x)
     if x.is_dense:
-        return _MemsetPlan(x, value)
+        return _memset(x, value)
     one = TensorSpec.packed((1,) * len(x.shape), x.dtype)
     repeated = TensorSpec(x.shape, (0,) * len(x.shape), x.dtype)
-    return chained([one], [Step(_MemsetPlan(one, value), (1,)), Step(StridedCopy(repeated, x), (1, 0))])
+    return chained([one], [Step(_memset(one, value), (1,)), Step(StridedCopy(repeated, x), (1, 0))])
 
 
 def _with_zeros(operands: Sequence[TensorSpec], plan_for: Callable[..., Plan]) -> Program:
@@ -135,41 +135,29 @@ def _with_zeros(operands: Sequence[TensorSpec], plan_for: Callable[..., Plan]) -
     return Program(Steps((), [Step(plan, None, ALPHA, BETA)]), variants=variants, about="{}", main=plan)
 
 
-class OpTensorPlan:
-    """One ``cudnnOpTensor``: c = op(alpha alpha1 a, alpha alpha2 b) + beta c; alpha may be a pair.
+def _op_tensor_call(spec: OpTensorSpec, alpha1: float, alpha2: float, *specs: TensorSpec) -> FunctionPlan:
+    """Return one ``cudnnOpTensor``: c = op(alpha alpha1 a, alpha alpha2 b) + beta c; alpha may be a pair.
 
     The result is the last pointer, and may equal another one. With one operand, b is a.
     """
+    call, compute, scalar = OpTensorDescriptor.cached(spec), spec.compute, scalar_type(spec.compute)
+    operands = tuple(map(TensorDescriptor.cached, specs))
+    a_, b_, c_ = operands[0], operands[1 if len(specs) == 3 else 0], operands[-1]
 
-    __slots__ = ("_a", "_alpha1", "_alpha2", "_b", "_c", "_compute", "_op", "_operation", "_scalar")
-    workspace = 0
-
-    def __init__(self, spec: OpTensorSpec, alpha1: float, alpha2: float, *specs: TensorSpec) -> None:
-        self._op = spec.op
-        self._operation = OpTensorDescriptor.cached(spec)
-        self._compute, self._scalar = spec.compute, scalar_type(spec.compute)
-        self._alpha1, self._alpha2 = alpha1, alpha2
-        self._a = TensorDescriptor.cached(specs[0])
-        self._b = TensorDescriptor.cached(specs[1]) if len(specs) == 3 else self._a
-        self._c = TensorDescriptor.cached(specs[-1])
-
-    def run(
-        self, context: Context, pointers: Sequence[int], alpha: float | OpTensorScales, beta: float
-    ) -> None:
-        scalar, c = self._scalar, pointers[-1]
+    def run(context: Context, pointers: Sequence[int], alpha: float | OpTensorScales, beta: float) -> None:
+        operation, c = call, pointers[-1]
         of_a, of_b = alpha if isinstance(alpha, OpTensorScales) else (alpha, alpha)
-        of_a, of_b, operation = of_a * self._alpha1, of_b * self._alpha2, self._operation
-        if self._op == "max" and of_a == of_b == 0 and len(pointers) == 2:
-            factor = _SMALLEST[self._compute] if beta else 1.0
-            operation, of_a, of_b = _difference(self._compute), factor, -factor
-        first = scalar(of_a), self._a, pointers[0]
-        second = scalar(of_b), self._b, pointers[1 if len(pointers) == 3 else 0]
+        of_a, of_b = of_a * alpha1, of_b * alpha2
+        if spec.op == "max" and of_a == of_b == 0 and len(pointers) == 2:
+            factor = _SMALLEST[compute] if beta else 1.0
+            operation, of_a, of_b = _difference(compute), factor, -factor
+        first = scalar(of_a), a_, pointers[0]
+        second = scalar(of_b), b_, pointers[1 if len(pointers) == 3 else 0]
         if second[2] == c != first[2]:  # cuDNN overwrites b only if a is b; each op commutes
             first, second = second, first
-        context.library.cudnnOpTensor(context.handle, operation, *first, *second, scalar(beta), self._c, c)
+        context.library.cudnnOpTensor(context.handle, operation, *first, *second, scalar(beta), c_, c)
 
-    def describe(self) -> str:
-        return f"chosen: cudnnOpTensor, {self._op}"
+    return FunctionPlan(f"cudnnOpTensor, {spec.op}", run)
 
 
 # The smallest normal numbers; smaller ones may count as 0.
@@ -185,78 +173,55 @@ def _difference(compute: str) -> OpTensorDescriptor:
     return OpTensorDescriptor.cached(OpTensorSpec("add", compute, True))
 
 
-class ScalePlan:
-    """``cudnnScaleTensor`` by alpha."""
+def _scale_call(x: TensorSpec) -> FunctionPlan:
+    """Return one ``cudnnScaleTensor`` by alpha."""
+    x_, compute = TensorDescriptor.cached(x), DTYPES[x.dtype].accumulate
+    scalar = scalar_type(compute)
 
-    __slots__ = ("_compute", "_scalar", "_x")
-    workspace = 0
-
-    def __init__(self, x: TensorSpec) -> None:
-        self._x = TensorDescriptor.cached(x)
-        self._compute = DTYPES[x.dtype].accumulate
-        self._scalar = scalar_type(self._compute)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+    def run(context: Context, pointers: Sequence[int], alpha: float, _: float) -> None:
         pointer = pointers[-1]
         if alpha == 0:
-            operands = (self._scalar(1.0), self._x, pointer), (self._scalar(-1.0), self._x, pointer)
-            kept = self._scalar(0.0), self._x, pointer
-            operation = _difference(self._compute)
-            context.library.cudnnOpTensor(context.handle, operation, *operands[0], *operands[1], *kept)
+            operands = (scalar(1.0), x_, pointer), (scalar(-1.0), x_, pointer)
+            kept = scalar(0.0), x_, pointer
+            context.library.cudnnOpTensor(
+                context.handle, _difference(compute), *operands[0], *operands[1], *kept
+            )
             return
-        context.library.cudnnScaleTensor(context.handle, self._x, pointer, self._scalar(alpha))
+        context.library.cudnnScaleTensor(context.handle, x_, pointer, scalar(alpha))
 
-    def describe(self) -> str:
-        return "chosen: cudnnScaleTensor"
-
-
-class FillPlan:
-    """``cudnnSetTensor`` to a value, or if that is None to ``context.state.value``; alpha is not used."""
-
-    __slots__ = ("_bytes", "_dtype", "_x")
-    workspace = 0
-
-    def __init__(self, value: float | None, x: TensorSpec) -> None:
-        self._x = TensorDescriptor.cached(x)
-        self._dtype = x.dtype
-        self._bytes = None if value is None else scalar_bytes(x.dtype, value)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        value = self._bytes or scalar_bytes(self._dtype, context.state.value)
-        context.library.cudnnSetTensor(context.handle, self._x, pointers[-1], value)
-
-    def describe(self) -> str:
-        return "chosen: cudnnSetTensor"
+    return FunctionPlan("cudnnScaleTensor", run)
 
 
-class _MemsetPlan:
-    """``cuMemsetD*Async`` of a dense tensor; alpha and beta are not used."""
+def _fill_call(value: float | None, x: TensorSpec) -> FunctionPlan:
+    """Return one ``cudnnSetTensor`` to a value, or if that is None to ``context.state.value``."""
+    x_ = TensorDescriptor.cached(x)
+    given = None if value is None else scalar_bytes(x.dtype, value)
 
-    __slots__ = ("_dtype", "_pattern", "_size")
-    workspace = 0
+    def run(context: Context, pointers: Sequence[int], *_: float) -> None:
+        number = given or scalar_bytes(x.dtype, context.state.value)
+        context.library.cudnnSetTensor(context.handle, x_, pointers[-1], number)
 
-    def __init__(self, x: TensorSpec, value: float | None) -> None:
-        self._dtype, self._size = x.dtype, x.size
-        self._pattern = b"" if value is None else element_bytes(x.dtype, value)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        pattern = self._pattern or element_bytes(self._dtype, context.state.value)
-        memories.fill(pointers[-1], pattern, self._size, context.stream)
-
-    def describe(self) -> str:
-        return "chosen: cuMemsetAsync"
+    return FunctionPlan("cudnnSetTensor", run)
 
 
-class ScalarPlan:
-    """Writes alpha to the device as float32; beta is not used."""
+def _memset(x: TensorSpec, value: float | None) -> FunctionPlan:
+    """Return ``cuMemsetD*Async`` of a dense tensor."""
+    given = b"" if value is None else element_bytes(x.dtype, value)
 
-    workspace = 0
+    def run(context: Context, pointers: Sequence[int], *_: float) -> None:
+        pattern = given or element_bytes(x.dtype, context.state.value)
+        memories.fill(pointers[-1], pattern, x.size, context.stream)
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+    return FunctionPlan("cuMemsetAsync", run)
+
+
+def alpha_plan() -> FunctionPlan:
+    """Return a plan that writes alpha to the device as float32."""
+
+    def run(context: Context, pointers: Sequence[int], alpha: float, _: float) -> None:
         memories.fill(pointers[-1], bytes(ctypes.c_float(alpha)), 1, context.stream)
 
-    def describe(self) -> str:
-        return "chosen: cuMemsetAsync"
+    return FunctionPlan("cuMemsetAsync", run)
 
 
 def copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
@@ -333,13 +298,13 @@ def duplicate_plan(spec: TensorSpec) -> Plan:
 
     The bytes of a dense tensor are copied by the driver, which takes every dtype and address.
     """
-    return _MemcpyPlan(spec) if spec.is_dense else copy_plan(spec, spec)
+    return _memcpy(spec) if spec.is_dense else copy_plan(spec, spec)
 
 
 def scaled_duplicate_plan(spec: TensorSpec) -> Plan:
     """Return the plan of :func:`duplicate_plan` for runs that may have factors."""
     copied = duplicate_plan(spec)
-    if not isinstance(copied, _MemcpyPlan):
+    if not spec.is_dense:
         return copied
     # By cuDNN, and made when needed: not every cuDNN has the call.
     variants = Variants(
@@ -355,19 +320,13 @@ def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
     return chained([packed], [Step(StridedCopy(x, packed), (0, 2)), Step(make(packed), (2, 1))])
 
 
-class _MemcpyPlan:
-    """``cuMemcpyDtoDAsync``, without factors."""
+def _memcpy(spec: TensorSpec) -> FunctionPlan:
+    """Return ``cuMemcpyDtoDAsync``, without factors."""
+    nbytes = nbytes_of(spec)
 
-    __slots__ = ("_nbytes",)
-    workspace = 0
-
-    def __init__(self, spec: TensorSpec) -> None:
-        self._nbytes = nbytes_of(spec)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+    def run(context: Context, pointers: Sequence[int], *_: float) -> None:
         source, target = pointers
         if target != source:  # a result may be its operand
-            memories.copy_device(target, source, self._nbytes, context.stream)
+            memories.copy_device(target, source, nbytes, context.stream)
 
-    def describe(self) -> str:
-        return "chosen: cuMemcpyDtoDAsync"
+    return FunctionPlan("cuMemcpyDtoDAsync", run)

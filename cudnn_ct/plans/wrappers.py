@@ -1,4 +1,4 @@
-"""Programs around a plan: copies of its operands, and the scaling of its result."""
+"""Programs around a plan: copies and conversions of its operands, and the scaling of its result."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..context import Context
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from .base import Plan, tensors_of
 from .elementwise import (
+    cast_plan,
     copy_plan,
     duplicate_plan,
     fill_plan,
@@ -18,7 +20,7 @@ from .elementwise import (
     scaled_copy_plan,
     scaled_duplicate_plan,
 )
-from .program import ALPHA, BETA, Program, Step, Steps, Variants, unscaled
+from .program import ALPHA, BETA, Program, Step, Steps, Variants, chained, unscaled
 from .workspace import nbytes_of
 
 
@@ -156,3 +158,40 @@ def zero_results(specs: Sequence[TensorSpec]) -> Program:
     filled = [(place - len(specs), spec) for place, spec in enumerate(specs) if spec.size]
     steps = [Step(fill_plan(spec, 0.0), (place,)) for place, spec in filled]
     return Program(Steps((), steps), about="chosen: no terms to sum, the results are set to 0")
+
+
+# --- float32 -----------------------------------------------------------------------------------------------
+
+# Returns a plan for a problem, or None if the implementation does not apply to it.
+PlanMaker = Callable[[Any, Context], Plan | None]
+
+
+def on_float32(maker: PlanMaker, *dtypes: str) -> PlanMaker:
+    """Return an implementation that runs another one on float32 copies of the operands of ``dtypes``."""
+
+    def wide(problem: Any, context: Context) -> Plan | None:
+        tensors = tensors_of(problem)
+        copies = {name: widened(spec) for name, spec in tensors.items() if spec.dtype in dtypes}
+        inner = maker(problem._replace(**copies), context) if copies else None
+        if inner is None:
+            return None
+        places = list(range(len(tensors)))  # of the operands of the inner plan
+        into, out_of = [], []
+        first, read_again = len(tensors) - len(problem.results), len(tensors) - getattr(problem, "updated", 0)
+        for place, (name, spec) in enumerate(tensors.items()):
+            if name not in copies:
+                continue
+            places[place] = copied = len(tensors) + list(copies).index(name)
+            if place < first or place >= read_again:
+                into.append(Step(cast_plan(spec, copies[name]), (place, copied)))
+            if place >= first:
+                out_of.append(Step(cast_plan(copies[name], spec), (copied, place)))
+        # The first result is last, because the last step applies alpha and beta.
+        return chained(list(copies.values()), [*into, Step(inner, tuple(places)), *reversed(out_of)])
+
+    return wide
+
+
+def widened(spec: TensorSpec) -> TensorSpec:
+    """Return the spec of a contiguous float32 copy, in the layout of a contiguous ``spec``."""
+    return TensorSpec.packed(spec.shape, "float32", spec.layouts[0] if spec.layouts else "nchw")

@@ -57,6 +57,13 @@ def wide(array: Array) -> Float64:
     return array.astype(np.float64)
 
 
+def summed_to(values: Float64, shape: tuple[int, ...]) -> Float64:
+    """Return the sums over the axes along which a tensor of this shape was broadcast."""
+    aligned = (1,) * (values.ndim - len(shape)) + tuple(shape)
+    axes = tuple(axis for axis, length in enumerate(aligned) if length == 1)
+    return np.asarray(values.sum(axes, keepdims=True).reshape(shape))
+
+
 # Infinities and NaN are valid data, and cuDNN gives no warnings either.
 @np.errstate(all="ignore")
 def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:

@@ -63,7 +63,7 @@ def activated(v: Float64, name: MatmulActivation) -> Float64:
     return np.asarray(CURVES["swish" if name == "silu" else name](v, 1.0))
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def sigmoid(v: Float64) -> Float64:
@@ -80,7 +80,7 @@ CURVES: dict[str, Callable[[Float64, float], Any]] = {
     "sigmoid": lambda v, _: sigmoid(v),
     "tanh": lambda v, _: np.tanh(v),
     "elu": lambda v, c: np.where(v > 0, v, c * np.expm1(np.minimum(v, 0))),
-    "gelu": lambda v, _: v * (1 + _erf(v / math.sqrt(2))) / 2,
+    "gelu": lambda v, _: v * (1 + erf(v / math.sqrt(2))) / 2,
     "swish": lambda v, c: v * sigmoid(c * v),
 }
 

@@ -98,7 +98,8 @@ def attention_backward(
     batch.check_kept(problem)
     arrays, sums = batch.arrays, wide(saved)
     dq, dk, dv = (np.zeros(arrays[name].shape) for name in "qkv")
-    db = np.zeros(_scores_shape(batch)) if dbias else None
+    sizes = problem.sizes
+    db = np.zeros((sizes.batch, sizes.heads, sizes.queries, sizes.keys)) if dbias else None
     for part in batch.sequences():
         weights, _ = _weights(problem, batch, part, batch.rows(sums, part))
         keys, values = (_repeated(batch.keys(name, part), problem) for name in "kv")
@@ -242,17 +243,14 @@ class _Batch:
             for place, (first, (queries, keys)) in enumerate(zip(starts, counts, strict=True)):
                 yield _Sequence(place, first, queries, keys)
             return
-        queries, keys = self.arrays["q"].shape[2], self._most_keys()
+        queries, keys = self.arrays["q"].shape[2], self.arrays["k"].shape[2]
+        keys *= 1 if self.table is None else self.table.shape[1]
         lengths = [
             [longest] * len(self.arrays["q"]) if given is None else sequence_lengths(given, longest, name)
             for given, longest, name in zip(self._lengths, (queries, keys), _LENGTHS, strict=True)
         ]
         for place, (rows, columns) in enumerate(zip(*lengths, strict=True)):
             yield _Sequence(place, (0, 0), rows, columns)
-
-    def _most_keys(self) -> int:
-        length: int = self.arrays["k"].shape[2]
-        return length if self.table is None else length * self.table.shape[1]
 
     def rows(self, array: Float64, part: _Sequence) -> Float64:
         """Return the queries of a sequence, as a view."""
@@ -284,11 +282,6 @@ class _Batch:
         if not rate or self.kept is None:
             return weights
         return weights * self.kept[part.place, :, : part.queries, : part.keys] / (1 - rate)
-
-
-def _scores_shape(batch: _Batch) -> tuple[int, int, int, int]:
-    count, heads, queries, _ = batch.arrays["q"].shape
-    return count, heads, queries, batch.arrays["k"].shape[2]
 
 
 # --- weights -----------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
-from ..shapes.conv import MODES, conv_output_shape, conv_transpose_output_shape, pad_pairs
+from ..shapes.conv import MODES, conv_geometry, conv_output_shape, conv_transpose_output_shape
 from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
 from ..shapes.fused import fused_activation
-from ..shapes.parse import as_choice, as_float, as_int, per_axis
+from ..shapes.parse import as_choice, as_float, as_int
 from ..typing import ConvMode, FusedActivation, Padding, PerAxis, Shape
 from ._cast import Array, Float64, deliver, required, wide
 from .activation import CURVES
@@ -188,9 +188,7 @@ class _Geometry:
             x_shape, w_shape, padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
         )
         window = self.w_shape[2:]
-        strides = per_axis(stride, len(window), "stride", 1)
-        dilations = per_axis(dilation, len(window), "dilation", 1)
-        pairs = pad_pairs(padding, window, dilations)
+        pairs, strides, dilations = conv_geometry(window, padding, stride, dilation)
         self.windows = Windows(self.x_shape[2:], window, pairs, strides, dilations, self.y_shape[2:])
         self.flips = as_choice(mode, MODES, "mode") == "convolution"
 

@@ -12,8 +12,8 @@ from ..dtypes import as_dtype
 from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
 from ..shapes.epilogue import WITHOUT_AMAX
-from ..shapes.float8_conv import ScaledConvResult, float8_conv_problem
-from ..shapes.scaled_conv import scaled_conv_problem
+from ..shapes.layer import results_of
+from ..shapes.scaled_conv import ScaledConvResult, float8_conv_problem, scaled_conv_problem
 from ..shapes.training_fusions import (
     BatchNormFinalizeResult,
     ConvBatchNormGradients,
@@ -39,6 +39,8 @@ from ._cast import (
 )
 from .activation import CURVES, activated
 from .conv import conv, conv_backward_data, conv_backward_filter
+from .graph_nodes import bn_backward_weights, bn_finalize
+from .matmul import deliver_with_amax
 
 
 # Infinities and NaN are valid data.
@@ -100,8 +102,7 @@ def scaled_conv(
     """Compute a convolution of float8 with scales. See :func:`cudnn_ct.scaled_conv`."""
     optional = present(descale_x=descale_x, descale_w=descale_w, scale=scale, bias=bias)
     arrays = required(x=x, w=w) | optional
-    absent = "" if amax else WITHOUT_AMAX
-    slots = result_slots(out, ScaledConvResult._fields, absent=absent)
+    slots = result_slots(out, ScaledConvResult._fields, absent="" if amax else WITHOUT_AMAX)
     outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {
@@ -115,11 +116,7 @@ def scaled_conv(
     if bias is not None:
         values = values + _per_channel(arrays["bias"], values)
     values = activated(values, problem.activation)
-    largest = np.full(1, np.abs(values).max(initial=0))
-    if scale is not None:
-        values = values * wide(arrays["scale"]).reshape(())
-    results = [(values, as_dtype(problem.y.dtype).numpy), (largest, np.dtype(np.float32))][: len(slots)]
-    return deliver_each(ScaledConvResult[Array], results, 1, 0, out, absent=absent)
+    return deliver_with_amax(ScaledConvResult[Array], values, problem, arrays.get("scale"), out)
 
 
 @np.errstate(all="ignore")
@@ -166,21 +163,18 @@ def batch_norm_finalize(
     arrays = required(sums=sums, square_sums=square_sums, scale=scale, bias=bias, **running)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     problem = finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
-    values = {name: wide(array).reshape(-1) for name, array in arrays.items()}
-    mean = values["sums"] / problem.elements
-    var = values["square_sums"] / problem.elements - mean * mean
-    invstd = 1 / np.sqrt(var + problem.epsilon)
-    eq_scale = values["scale"] * invstd
-    kept, unbiased = 1 - problem.momentum, var * problem.elements / (problem.elements - 1)
-    results = [
-        eq_scale,
-        values["bias"] - mean * eq_scale,
-        mean,
-        invstd,
-        values["running_mean"] * kept + mean * problem.momentum,
-        values["running_var"] * kept + unbiased * problem.momentum,
-    ]
-    dtypes = [as_dtype(spec.dtype).numpy for spec in problem.results]
+    values: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}
+    values |= {
+        "y_sum": values["sums"],
+        "y_sq_sum": values["square_sums"],
+        "prev_running_mean": values["running_mean"],
+        "prev_running_var": values["running_var"],
+        "accum_count": np.float64(problem.elements),
+        "epsilon": np.float64(problem.epsilon),
+        "exp_average_factor": np.float64(problem.momentum),
+    }
+    results = list(bn_finalize(values, {}).values())
+    dtypes = [as_dtype(spec.dtype).numpy for spec in results_of(problem)]
     return deliver_each(BatchNormFinalizeResult[Array], list(zip(results, dtypes, strict=True)), 1, 0, out)
 
 
@@ -213,13 +207,8 @@ def conv_backward_data_relu_batch_norm(
     normal = (images - centre) * inverse
     slope = conv_backward_data(wide(arrays["dy"]), wide(arrays["w"]), shape, **geometry)
     dz = np.where(normal * factor + shift > 0, slope, 0.0)
-    axes = (0, *range(2, images.ndim))
-    dscale, dbias = (dz * normal).sum(axes), dz.sum(axes)
-    elements = images.size // images.shape[1]
-    of_dz = (factor * inverse).reshape(-1)
-    of_x = -of_dz * inverse.reshape(-1) * dscale / elements
-    rest = -of_x * centre.reshape(-1) - of_dz * dbias / elements
-    vectors = (dscale, dbias, of_dz, of_x, rest)
+    given = {"x": images, "dy": dz, "mean": centre, "inv_std": inverse, "scale": factor}
+    vectors = [one.reshape(-1) for one in bn_backward_weights(given, {}).values()]
     results = [(dz, arrays["x"].dtype), *((one, np.dtype(np.float32)) for one in vectors)]
     return deliver_each(ConvBatchNormGradients[Array], results, 1, 0, out)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..shapes.graph.problem import GraphNode, GraphProblem
-from ._cast import Float64
+from ._cast import Float64, summed_to
 from .conv import conv, conv_backward_data, conv_backward_filter
 from .graph_attention_nodes import ATTENTION
 from .graph_pointwise import pointwise
+from .pooling import divisor
+from .reduction import joined, reduced
+from .windows import Windows
 
 Operands = dict[str, Float64]
 Results = dict[str, Any]
@@ -41,20 +43,7 @@ def _matmul(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
 def _reduction(given: Operands, p: dict[str, Any]) -> Results:
     x, shape = given["x"], p["shapes"]["y"]
     axes = tuple(axis for axis, length in enumerate(shape) if length == 1)
-    return {"y": _REDUCTIONS[p["operator"]](x, axis=axes, keepdims=True)}
-
-
-_REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "add": np.sum,
-    "mul": np.prod,
-    "min": np.min,
-    "max": np.max,
-    "amax": lambda x, **over: np.max(np.abs(x), **over),
-    "avg": np.mean,
-    "norm1": lambda x, **over: np.sum(np.abs(x), **over),
-    "norm2": lambda x, **over: np.sqrt(np.sum(x * x, **over)),
-    "mul_no_zeros": lambda x, **over: np.prod(np.where(x == 0, 1, x), **over),
-}
+    return {"y": reduced(joined(x, axes), p["operator"], propagate_nan=True).reshape(shape)}
 
 
 def _geometry(p: dict[str, Any]) -> dict[str, Any]:
@@ -96,36 +85,25 @@ def _moe(given: Operands, p: dict[str, Any]) -> Results:
 # --- pooling -----------------------------------------------------------------------------------------------
 
 
-def _taps(p: dict[str, Any], out: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield, for each element of the window, the slices of padded images that it meets."""
-    for place in product(*map(range, p["window_dims"])):
-        steps = zip(place, p["strides"], out, strict=True)
-        yield (slice(None), slice(None), *(slice(at, at + s * (n - 1) + 1, s) for at, s, n in steps))
+def _windows(images: tuple[int, ...], counts: tuple[int, ...], p: dict[str, Any]) -> Windows:
+    padding = tuple(zip(p["pre_paddings"], p["post_paddings"], strict=True))
+    return Windows(images[2:], p["window_dims"], padding, p["strides"], (1,) * len(padding), counts[2:])
 
 
-def _padding(p: dict[str, Any]) -> list[tuple[int, int]]:
-    return [(0, 0), (0, 0), *zip(p["pre_paddings"], p["post_paddings"], strict=True)]
-
-
-def _counts(x_shape: tuple[int, ...], p: dict[str, Any], out: tuple[int, ...]) -> Any:
-    """Return the elements that each average divides by."""
-    if p["mode"] != "avgpool_exclude_padding":
-        return prod(p["window_dims"])
-    inside = np.pad(np.ones(x_shape), _padding(p))
-    return np.sum([inside[tap] for tap in _taps(p, out)], axis=0)
+_DIVIDES = {"avgpool": "average_inc_pad", "avgpool_exclude_padding": "average_exc_pad"}
 
 
 def _pool(given: Operands, p: dict[str, Any]) -> Results:
     x = given["x"]
     if p["mode"] == "bilinear":
         return {"y": _doubled(_doubled(x, 2), 3)}
-    out = next(iter(p["shapes"].values()))[2:]
     largest = p["mode"] == "maxpool"
-    padded = np.pad(x, _padding(p), constant_values=-np.inf if largest else 0)
-    windows = np.stack([padded[tap] for tap in _taps(p, out)])
+    w = _windows(x.shape, next(iter(p["shapes"].values())), p)
+    padded = w.pad(x, -np.inf if largest else 0)
+    windows = np.stack([padded[pixels] for _, pixels in w.taps()])
     if largest:
         return {"y": windows.max(0), "indices": windows.argmax(0)}
-    return {"y": windows.sum(0) / _counts(x.shape, p, out)}
+    return {"y": windows.sum(0) / divisor(w, _DIVIDES[p["mode"]])}
 
 
 def _doubled(x: Float64, axis: int) -> Float64:
@@ -137,16 +115,15 @@ def _doubled(x: Float64, axis: int) -> Float64:
 
 def _pool_backward(given: Operands, p: dict[str, Any]) -> Results:
     dy, shape = given["dy"], p["shapes"]["dx"]
-    out = dy.shape[2:]
-    dx = np.pad(np.zeros(shape), _padding(p))
+    w = _windows(shape, dy.shape, p)
+    dx = w.padded_zeros(*shape[:2])
     indices = given.get("indices")
     if p["mode"] == "maxpool" and indices is None:
         indices = _pool({"x": given["x"]}, p | {"shapes": {"y": dy.shape}})["indices"]
-    counts = 1 if p["mode"] == "maxpool" else _counts(shape, p, out)
-    for number, tap in enumerate(_taps(p, out)):
-        dx[tap] += dy * (indices == number) if indices is not None else dy / counts
-    inside = [slice(low, low + n) for (low, _), n in zip(_padding(p), shape, strict=True)]
-    return {"dx": dx[tuple(inside)]}
+    share = dy if p["mode"] == "maxpool" else dy / divisor(w, _DIVIDES[p["mode"]])
+    for number, (_, pixels) in enumerate(w.taps()):
+        dx[pixels] += share if indices is None else share * (indices == number)
+    return {"dx": w.crop(dx)}
 
 
 # --- normalisation -----------------------------------------------------------------------------------------
@@ -177,15 +154,7 @@ def _norm_backward(given: Operands, p: dict[str, Any]) -> Results:
     dx = g - normal * (g * normal).mean(axes, keepdims=True)
     dx = inverse * (dx if rms else dx - g.mean(axes, keepdims=True))
     shape = p["shapes"].get("dscale") or p["shapes"].get("dbias") or scale.shape
-    return {"dx": dx, "dscale": _summed(dy * normal, shape), "dbias": _summed(dy, shape)}
-
-
-def _summed(values: Float64, shape: tuple[int, ...]) -> Float64:
-    """Sum over the axes along which a broadcast tensor of this shape does not vary."""
-    aligned = (1,) * (values.ndim - len(shape)) + tuple(shape)
-    axes = tuple(axis for axis, length in enumerate(aligned) if length == 1)
-    summed: Float64 = values.sum(axes, keepdims=True).reshape(shape)
-    return summed
+    return {"dx": dx, "dscale": summed_to(dy * normal, shape), "dbias": summed_to(dy, shape)}
 
 
 def _gen_stats(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
@@ -194,7 +163,8 @@ def _gen_stats(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
     return {"sum": x.sum(axes, keepdims=True), "sq_sum": (x * x).sum(axes, keepdims=True)}
 
 
-def _bn_finalize(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
+def bn_finalize(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
+    """Return the statistics of a batch normalisation from the sums of a convolution."""
     count, epsilon = given["accum_count"].item(), given["epsilon"].item()
     mean = given["y_sum"] / count
     var = given["y_sq_sum"] / count - mean * mean
@@ -210,7 +180,8 @@ def _bn_finalize(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
     return results
 
 
-def _bn_backward_weights(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
+def bn_backward_weights(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
+    """Return the gradients of scale and bias, and the factors of that of x."""
     x, dy, scale = given["x"], given["dy"], given["scale"]
     mean, inverse = given["mean"], given["inv_std"]
     axes = (0, *range(2, x.ndim))
@@ -276,8 +247,8 @@ _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
     "norm_forward": _norm,
     "norm_backward": _norm_backward,
     "gen_stats": _gen_stats,
-    "bn_finalize": _bn_finalize,
-    "bn_backward_weights": _bn_backward_weights,
+    "bn_finalize": bn_finalize,
+    "bn_backward_weights": bn_backward_weights,
     "reshape": _reshape,
     "transpose": _transpose,
     "slice": _slice,

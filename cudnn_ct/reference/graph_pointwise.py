@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ._cast import Float64
+from .activation import CURVES, activated, erf, sigmoid
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
 _ROOT = math.sqrt(2 / math.pi)
 
 
@@ -24,10 +24,10 @@ def pointwise(mode: str, operands: dict[str, Any], attributes: dict[str, Any]) -
     if mode == "binary_select":
         return np.asarray(np.where(np.asarray(t) != 0, x, b), np.float64)
     if dy is not None:
-        return np.asarray(dy * _SLOPES[mode](x, attributes), np.float64)
+        return np.asarray(dy * SLOPES[mode](x, attributes), np.float64)
     if b is not None:
-        return np.asarray(_BINARY[mode](x, b), np.float64)
-    return np.asarray(_UNARY[mode](x, attributes), np.float64)
+        return np.asarray(BINARY[mode](x, b), np.float64)
+    return np.asarray(UNARY[mode](x, attributes), np.float64)
 
 
 def _relu(x: Any, p: dict[str, Any]) -> Any:
@@ -45,27 +45,15 @@ def _relu_slope(x: Any, p: dict[str, Any]) -> Any:
     return inside + below
 
 
-def _sigmoid(x: Any) -> Any:
-    return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
-
-
 def _softplus(x: Any, p: dict[str, Any]) -> Any:
     beta = p.get("softplus_beta", 1.0)
     return np.logaddexp(0, beta * x) / beta
 
 
-def _swish(x: Any, p: dict[str, Any]) -> Any:
-    return x * _sigmoid(p.get("swish_beta", 1.0) * x)
-
-
 def _swish_slope(x: Any, p: dict[str, Any]) -> Any:
     beta = p.get("swish_beta", 1.0)
-    s = _sigmoid(beta * x)
+    s = sigmoid(beta * x)
     return s + beta * x * s * (1 - s)
-
-
-def _elu(x: Any, p: dict[str, Any]) -> Any:
-    return np.where(x > 0, x, p.get("elu_alpha", 1.0) * np.expm1(np.minimum(x, 0)))
 
 
 def _elu_slope(x: Any, p: dict[str, Any]) -> Any:
@@ -74,15 +62,11 @@ def _elu_slope(x: Any, p: dict[str, Any]) -> Any:
 
 def _gelu_slope(x: Any, _: dict[str, Any]) -> Any:
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-    return (1 + _erf(x / math.sqrt(2))) / 2 + x * density
-
-
-def _approximate(x: Any) -> Any:
-    return np.tanh(_ROOT * (x + 0.044715 * x**3))
+    return (1 + erf(x / math.sqrt(2))) / 2 + x * density
 
 
 def _approximate_slope(x: Any, _: dict[str, Any]) -> Any:
-    t = _approximate(x)
+    t = np.tanh(_ROOT * (x + 0.044715 * x**3))
     return (1 + t) / 2 + x * (1 - t * t) * _ROOT * (1 + 3 * 0.044715 * x * x) / 2
 
 
@@ -90,24 +74,24 @@ def _plain(function: Callable[..., Any]) -> Callable[[Any, dict[str, Any]], Any]
     return lambda x, _: function(x)
 
 
-_UNARY: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+UNARY: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     **{name: _plain(getattr(np, name)) for name in ("abs", "ceil", "cos", "exp", "floor", "log", "sin")},
     **{name: _plain(getattr(np, name)) for name in ("sqrt", "tan", "reciprocal", "logical_not")},
     "neg": _plain(np.negative),
     "rsqrt": _plain(lambda x: 1 / np.sqrt(x)),
-    "erf": _plain(_erf),
+    "erf": _plain(erf),
     "identity": _plain(lambda x: x),
     "relu_fwd": _relu,
     "tanh_fwd": _plain(np.tanh),
-    "sigmoid_fwd": _plain(_sigmoid),
-    "elu_fwd": _elu,
-    "gelu_fwd": _plain(lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2),
-    "gelu_approx_tanh_fwd": _plain(lambda x: x * (1 + _approximate(x)) / 2),
+    "sigmoid_fwd": _plain(sigmoid),
+    "elu_fwd": lambda x, p: CURVES["elu"](x, p.get("elu_alpha", 1.0)),
+    "gelu_fwd": _plain(lambda x: activated(x, "gelu")),
+    "gelu_approx_tanh_fwd": _plain(lambda x: activated(x, "gelu_tanh")),
     "softplus_fwd": _softplus,
-    "swish_fwd": _swish,
+    "swish_fwd": lambda x, p: CURVES["swish"](x, p.get("swish_beta", 1.0)),
 }
 
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
     "add_square": lambda x, b: x + b * b,
     "atan2": np.arctan2,
@@ -129,13 +113,13 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "logical_or": np.logical_or,
 }
 
-_SLOPES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+SLOPES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "relu_bwd": _relu_slope,
     "tanh_bwd": _plain(lambda x: 1 - np.tanh(x) ** 2),
-    "sigmoid_bwd": _plain(lambda x: _sigmoid(x) * (1 - _sigmoid(x))),
+    "sigmoid_bwd": _plain(lambda x: sigmoid(x) * (1 - sigmoid(x))),
     "elu_bwd": _elu_slope,
     "gelu_bwd": _gelu_slope,
     "gelu_approx_tanh_bwd": _approximate_slope,
-    "softplus_bwd": lambda x, p: _sigmoid(p.get("softplus_beta", 1.0) * x),
+    "softplus_bwd": lambda x, p: sigmoid(p.get("softplus_beta", 1.0) * x),
     "swish_bwd": _swish_slope,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,8 +20,8 @@ from ..shapes.layer_norm import (
 )
 from ..shapes.norm import check_epsilon
 from ..shapes.parse import as_bool
-from ..shapes.specs import Shape, TensorSpec
-from ._cast import Array, Float64, Outs, R, Result, deliver_each, present, required, wide
+from ..shapes.specs import TensorSpec
+from ._cast import Array, Outs, R, Result, deliver_each, present, required, wide
 
 
 def layer_norm(
@@ -110,24 +110,6 @@ def ada_layer_norm_backward(
     return deliver_each(LayerNormGradients[Array], results, 1, 0, out)
 
 
-class _Rows(NamedTuple):
-    """The views of a normalisation: x as (samples, rows, columns), parameters as (samples, 1, columns)."""
-
-    samples: int
-    rows: int
-    columns: int
-    statistics: Shape
-
-    def data(self, array: Float64) -> Float64:
-        return array.reshape(self.samples, self.rows, self.columns)
-
-    def parameter(self, array: Float64) -> Float64:
-        return array.reshape(self.samples, 1, self.columns)
-
-    def statistic(self, array: Float64) -> Float64:
-        return array.reshape(self.samples, self.rows, 1)
-
-
 # Infinities and NaN are valid data.
 @np.errstate(all="ignore")
 def _forward(
@@ -135,7 +117,7 @@ def _forward(
 ) -> R:
     arrays = required(x=x, scale=scale) | present(bias=bias)
     problem = row_norm(mode, _specs(arrays), (None, None, None), epsilon)
-    at = _Rows(*problem.shape)
+    at = problem.shape
     values = at.data(wide(arrays["x"]))
     mean = values.mean(2, keepdims=True) * (mode != "rms_norm")
     invstd = 1 / np.sqrt(((values - mean) ** 2).mean(2, keepdims=True) + check_epsilon(epsilon))
@@ -155,7 +137,7 @@ def _backward(mode: LayerNormMode, dy: Any, x: Any, scale: Any, statistics: dict
     """Return dx, dscale and dbias in float64, with their dtypes."""
     arrays = required(dy=dy, x=x, scale=scale, **statistics)
     problem = row_norm_gradient(mode, _specs(arrays), (None, None, None))
-    at = _Rows(*problem.shape)
+    at = problem.shape
     moments = [at.statistic(wide(arrays[name])) for name in statistics]
     mean, invstd = (np.zeros(()), *moments)[-2:]
     normal = (at.data(wide(arrays["x"])) - mean) * invstd

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
@@ -24,12 +26,15 @@ from ._cast import (
     Array,
     Float64,
     Outs,
+    R,
+    Result,
     deliver,
     deliver_each,
     given_out,
     packed_spec,
     present,
     required,
+    summed_to,
     wide,
 )
 from .activation import activated
@@ -76,12 +81,18 @@ def scaled_matmul(
     outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
     problem = scaled_matmul_problem(_specs(arrays), outs, activation, out_dtype)
     values = _computed(problem, arrays)
+    return deliver_with_amax(ScaledMatmulResult[Array], values, problem, arrays.get("scale"), out)
+
+
+def deliver_with_amax(kind: type[R], values: Float64, problem: Any, scale: Array | None, out: Any) -> R:
+    """Deliver the scaled values and, if the problem has it, their largest magnitude before the scale."""
     largest = np.full(1, np.abs(values).max(initial=0))
     if scale is not None:
-        values = values * wide(arrays["scale"]).reshape(())
-    results = [(values, as_dtype(problem.y.dtype).numpy), (largest, np.dtype(np.float32))][: len(slots)]
-    absent = "" if amax else WITHOUT_AMAX
-    return deliver_each(ScaledMatmulResult[Array], results, 1, 0, out, absent=absent)
+        values = values * wide(scale).reshape(())
+    results: list[Result] = [(values, as_dtype(problem.y.dtype).numpy)]
+    if problem.amax:
+        results.append((largest, np.dtype(np.float32)))
+    return deliver_each(kind, results, 1, 0, out, absent="" if problem.amax else WITHOUT_AMAX)
 
 
 # Infinities and NaN are valid data.
@@ -104,8 +115,8 @@ def matmul_backward(
         right, gradient = right[:, None], gradient[..., None]
     if left.ndim == 1:
         left, gradient = left[None], np.expand_dims(gradient, -2)
-    da = alpha * _summed(gradient @ right.swapaxes(-1, -2), left.shape).reshape(arrays["a"].shape)
-    db = alpha * _summed(left.swapaxes(-1, -2) @ gradient, right.shape).reshape(arrays["b"].shape)
+    da = alpha * summed_to(gradient @ right.swapaxes(-1, -2), left.shape).reshape(arrays["a"].shape)
+    db = alpha * summed_to(left.swapaxes(-1, -2) @ gradient, right.shape).reshape(arrays["b"].shape)
     results = [(da, dtype), (db, dtype)]
     if bias_gradient:
         results.append((wide(arrays["dy"]).reshape(-1, arrays["dy"].shape[-1]).sum(0), dtype))
@@ -127,14 +138,6 @@ def _computed(problem: MatmulProblem, arrays: dict[str, Array]) -> Float64:
         if name in values:
             y = y + values[name]
     return activated(y, problem.activation)
-
-
-def _summed(gradient: Float64, shape: tuple[int, ...]) -> Float64:
-    """Sum a gradient over the batch axes that its operand was broadcast along."""
-    extra = gradient.ndim - len(shape)
-    gradient = gradient.sum(tuple(range(extra)))
-    axes = tuple(axis for axis, length in enumerate(shape) if length == 1 and gradient.shape[axis] != 1)
-    return np.asarray(gradient.sum(axes, keepdims=True))
 
 
 def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:

@@ -38,7 +38,7 @@ def pool(
         for _, pixels in w.taps():
             larger(y, padded[pixels], out=y)
     else:
-        y = _sums(x, w) / _divisor(w, name)
+        y = _sums(x, w) / divisor(w, name)
     return deliver(y, dtype, alpha, beta, out)
 
 
@@ -71,7 +71,7 @@ def pool_backward(
     if name.startswith("max"):
         _add_to_maxima(dx, x, y, dy, w)
     else:
-        share = dy / _divisor(w, name)
+        share = dy / divisor(w, name)
         for _, pixels in w.taps():
             dx[pixels] += share
     return deliver(w.crop(dx), dtype, alpha, beta, out)
@@ -90,7 +90,7 @@ def _sums(x: Float64, w: Windows) -> Float64:
     return y
 
 
-def _divisor(w: Windows, mode: str) -> Float64 | int:
+def divisor(w: Windows, mode: str) -> Float64 | int:
     """Return the divisor of a sum: one number, or the number of pixels in each window."""
     if mode == "average_exc_pad":
         return _sums(np.ones((1, 1, *w.spatial)), w)

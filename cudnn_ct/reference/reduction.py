@@ -29,7 +29,7 @@ def reduce(
     """Compute ``alpha * (op over some axes of x) + beta * out``. See :func:`cudnn_ct.reduce`."""
     dtype, (x,) = operands("reduce", x=x)
     name = reduce_op(op, x.shape, axis)
-    values = _reduced(_rows(x, axis), name, as_bool(propagate_nan, "propagate_nan"))
+    values = reduced(joined(x, axis), name, as_bool(propagate_nan, "propagate_nan"))
     return deliver(values.reshape(reduced_shape(x.shape, axis, keepdims)), dtype, alpha, beta, out)
 
 
@@ -47,15 +47,15 @@ def reduce_with_indices(
     """Compute :func:`reduce` and the first positions. See :func:`cudnn_ct.reduce_with_indices`."""
     dtype, (x,) = operands("reduce", x=x)
     name = reduce_op(op, x.shape, axis, indices=True)
-    rows, shape = _rows(x, axis), reduced_shape(x.shape, axis, keepdims)
-    values = _reduced(rows, name, as_bool(propagate_nan, "propagate_nan"))
+    rows, shape = joined(x, axis), reduced_shape(x.shape, axis, keepdims)
+    values = reduced(rows, name, as_bool(propagate_nan, "propagate_nan"))
     found = (rows == values[..., None]) | (np.isnan(rows) & np.isnan(values[..., None]))
     first = found.argmax(axis=-1) if rows.shape[-1] else np.zeros(values.shape)
     results = (values.reshape(shape), dtype), (wide(first).reshape(shape), np.dtype(np.int32))
     return deliver_each(IndexedReduction[Array], results, alpha, beta, out)
 
 
-def _rows(x: Float64, axis: Any) -> Float64:
+def joined(x: Float64, axis: Any) -> Float64:
     """Move the reduced axes behind the others and join them to one."""
     gone = reduce_axes(x.shape, axis)
     kept = [i for i in range(x.ndim) if i not in gone]
@@ -74,7 +74,8 @@ _FOLDS: dict[str, Callable[[Float64], Any]] = {
 
 
 @np.errstate(all="ignore")
-def _reduced(rows: Float64, op: str, propagate_nan: bool) -> Float64:
+def reduced(rows: Float64, op: str, propagate_nan: bool) -> Float64:
+    """Return the reduction of the last axis."""
     if op in _FOLDS:
         return np.asarray(_FOLDS[op](rows))
     if not rows.size:  # the result is empty, too

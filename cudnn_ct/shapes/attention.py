@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from .layer import describe
+from .layer import titled, writes
 from .parse import as_bool, as_choice, as_int, as_list
 from .specs import INT_MAX, TensorSpec
 
@@ -92,6 +92,8 @@ class AttentionCore(NamedTuple):
     value_head: int
 
 
+@titled(lambda self: "gradient of attention" if self.dy else "attention", "longest")
+@writes("y", "stats", "dq", "dk", "dv", "dbias")
 class AttentionProblem(NamedTuple):
     """Attention, or its gradient if ``dy`` is set; operands that it does not use are None.
 
@@ -133,12 +135,6 @@ class AttentionProblem(NamedTuple):
     aligned: bool
 
     @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        given = (self.y, self.stats, self.dq, self.dk, self.dv, self.dbias)
-        return tuple(spec for spec in given if spec is not None)
-
-    @property
     def random(self) -> bool:
         """Whether engines may compute different numbers, because they draw random ones."""
         return self.dropout > 0
@@ -160,6 +156,3 @@ class AttentionProblem(NamedTuple):
         if self.page_table is not None:
             keys *= math.prod(self.page_table.shape[1:])  # (B, pages), or (B, 1, pages, 1) in a graph
         return AttentionCore(batch, heads, kv_heads, queries, keys, head, value_head)
-
-    def __str__(self) -> str:
-        return describe("gradient of attention" if self.dy else "attention", self, "longest")

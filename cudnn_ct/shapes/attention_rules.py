@@ -7,11 +7,11 @@ from typing import Any
 
 from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE, AttentionProblem, attention_band
-from .checks import Outs, Specs, result_spec
+from .checks import Outs, Specs, expect_dtype, expect_shape, result_spec
 from .epilogue import FLOAT8
 from .parse import as_bool, as_float
 from .shape_hints import batch_hint, heads_hint
-from .specs import Shape, TensorSpec, packed_strides
+from .specs import Shape, TensorSpec, strides_in_order
 
 ATTENTION_DTYPES = ("float16", "bfloat16", "float32")
 BIAS_DTYPES = (*ATTENTION_DTYPES, "bool")
@@ -26,18 +26,15 @@ def attention_problem(
     specs: Specs,
     outs: Outs,
     return_stats: Any,
-    scale: Any,
-    causal: Any,
-    window: Any,
-    dropout: Any,
-    longest: tuple[int, int],
-    *,
+    *parameters: Any,
     aligned: bool = True,
     deterministic: bool = False,
 ) -> AttentionProblem:
-    """Return the problem of the forward pass. ``longest`` bounds the lengths of packed sequences."""
-    problem = _operands(specs, scale, causal, window, dropout, longest)
-    problem = problem._replace(aligned=aligned, deterministic=deterministic)
+    """Return the problem of the forward pass.
+
+    ``parameters`` are scale, causal, window, dropout and the upper bounds of lengths of packed sequences.
+    """
+    problem = _operands(specs, *parameters, aligned=aligned, deterministic=deterministic)
     shapes = result_shapes(problem)
     y = given_or(outs[0], like_axes(shapes["y"], problem.q), "out")
     stats = None
@@ -50,26 +47,19 @@ def attention_gradient_problem(
     specs: Specs,
     outs: Outs,
     dbias: Any,
-    scale: Any,
-    causal: Any,
-    window: Any,
-    dropout: Any,
-    longest: tuple[int, int],
-    *,
+    *parameters: Any,
     aligned: bool = True,
     deterministic: bool = False,
 ) -> AttentionProblem:
-    """Return the problem of the backward pass."""
-    problem = _operands(specs, scale, causal, window, dropout, longest)
-    problem = problem._replace(aligned=aligned, deterministic=deterministic)
+    """Return the problem of the backward pass, whose ``parameters`` are those of the forward pass."""
+    problem = _operands(specs, *parameters, aligned=aligned, deterministic=deterministic)
     shapes = result_shapes(problem)
     for name, wanted in (("dy", "y"), ("y", "y"), ("stats", "stats")):
         spec = specs[name]
         dtype = "float32" if wanted == "stats" else problem.q.dtype
         if spec.shape != shapes[wanted]:
             raise ValueError(f"{name} has shape {spec.shape}; the result of attention has {shapes[wanted]}")
-        if spec.dtype != dtype:
-            raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {dtype}")
+        expect_dtype(spec, name, dtype)
     results = {f"d{name}": like_axes(specs[name].shape, specs[name]) for name in "qkv"}
     if as_bool(dbias, "dbias"):
         if problem.bias is None:
@@ -101,16 +91,19 @@ def like_axes(shape: Shape, like: TensorSpec) -> TensorSpec:
     """
     last = len(shape) - 1
     order = sorted(range(last), key=lambda axis: (-like.strides[axis], axis))
-    strides = [0] * len(shape)
-    for axis, stride in zip(
-        (*order, last), packed_strides(tuple(shape[axis] for axis in (*order, last))), strict=True
-    ):
-        strides[axis] = stride
-    return TensorSpec(tuple(shape), tuple(strides), like.dtype)
+    return TensorSpec(tuple(shape), strides_in_order(shape, (*order, last)), like.dtype)
 
 
 def _operands(
-    specs: Specs, scale: Any, causal: Any, window: Any, dropout: Any, longest: tuple[int, int]
+    specs: Specs,
+    scale: Any,
+    causal: Any,
+    window: Any,
+    dropout: Any,
+    longest: tuple[int, int],
+    *,
+    aligned: bool,
+    deterministic: bool,
 ) -> AttentionProblem:
     """Return a problem without results from operands that were checked against each other."""
     q, k, v = (specs[name] for name in "qkv")
@@ -124,16 +117,19 @@ def _operands(
         band=attention_band(causal, window),
         dropout=dropout_rate(dropout),
         longest=longest,
-        deterministic=False,
-        aligned=True,
+        deterministic=deterministic,
+        aligned=aligned,
     )  # fmt: skip
     if problem.packed:
         _check_packed(problem)
     elif problem.page_table is not None:
         _check_paged(problem)
     else:
-        _check_batch(problem)
-    _check_heads(problem)
+        _check_qkv(problem, "B, H, S, D", batched=True)
+    sizes, paged = problem.sizes, problem.page_table is not None
+    check_head_count(sizes.heads, sizes.kv_heads, "" if paged else heads_hint(q.shape, k.shape))
+    for name, size in (("q", sizes.head), ("v", sizes.value_head)):
+        check_head_size(name, size, HEAD_MULTIPLE)
     _check_optional(problem)
     return problem
 
@@ -175,60 +171,54 @@ def _axes(spec: TensorSpec, name: str, axes: str) -> Shape:
     return shape
 
 
-def _equal(name: str, shape: Shape, expected: Shape) -> None:
-    if shape != expected:
-        raise ValueError(f"{name} has the wrong shape: got {shape}, expected {expected}")
+def _check_qkv(problem: AttentionProblem, queries: str, keys: str = "", *, batched: bool = False) -> None:
+    """Raise unless q has the axes ``queries``, and k and v ``keys`` or the same, and they agree.
 
-
-def _check_batch(problem: AttentionProblem) -> None:
-    batch, _, _, head = _axes(problem.q, "q", "B, H, S, D")
-    _, kv_heads, keys, _ = _axes(problem.k, "k", "B, H, S, D")
-    value_head = _axes(problem.v, "v", "B, H, S, D")[3]
-    _equal("k", problem.k.shape, (batch, kv_heads, keys, head))
-    _equal("v", problem.v.shape, (batch, kv_heads, keys, value_head))
+    If ``batched`` is set, the first axis of k is that of q.
+    """
+    named = {"q": queries, "k": keys or queries, "v": keys or queries}
+    q, k, v = (_axes(getattr(problem, name), name, axes) for name, axes in named.items())
+    outer = (q[0] if batched else k[0], *k[1:-1])
+    expect_shape(problem.k, "k", (*outer, q[-1]))
+    expect_shape(problem.v, "v", (*outer, v[-1]))
 
 
 def _check_paged(problem: AttentionProblem) -> None:
-    batch, _, _, head = _axes(problem.q, "q", "B, H, S, D")
-    blocks, kv_heads, length, _ = _axes(problem.k, "k", "blocks, H, block length, D")
-    value_head = _axes(problem.v, "v", "blocks, H, block length, D")[3]
-    _equal("k", problem.k.shape, (blocks, kv_heads, length, head))
-    _equal("v", problem.v.shape, (blocks, kv_heads, length, value_head))
+    _check_qkv(problem, "B, H, S, D", "blocks, H, block length, D")
+    batch = problem.q.shape[0]
     table = problem.page_table
     if table is not None:
         pages = _axes(table, "page_table", "B, blocks of a sequence")[1]
-        _equal("page_table", table.shape, (batch, pages))
-        _equal("page_table_v", (problem.page_table_v or table).shape, (batch, pages))
+        expect_shape(table, "page_table", (batch, pages))
+        expect_shape(problem.page_table_v or table, "page_table_v", (batch, pages))
     if problem.lengths_kv is None:
         raise ValueError("page_table needs lengths_kv, the numbers of keys: got lengths_kv=None")
 
 
 def _check_packed(problem: AttentionProblem) -> None:
-    _, _, head = _axes(problem.q, "q", "tokens, H, D")
-    tokens, kv_heads, _ = _axes(problem.k, "k", "tokens, H, D")
-    value_head = _axes(problem.v, "v", "tokens, H, D")[2]
-    _equal("k", problem.k.shape, (tokens, kv_heads, head))
-    _equal("v", problem.v.shape, (tokens, kv_heads, value_head))
+    _check_qkv(problem, "tokens, H, D")
     if problem.bias is not None:
         raise NotSupportedError("packed sequences do not support a bias; pad the sequences to one length")
     if problem.page_table is not None:
         raise NotSupportedError("packed sequences do not support a page table; pad the queries instead")
 
 
-def _check_heads(problem: AttentionProblem) -> None:
-    sizes = problem.sizes
-    if sizes.heads % max(sizes.kv_heads, 1) or (sizes.heads and not sizes.kv_heads):
+def check_head_count(heads: int, kv_heads: int, hint: str = "") -> None:
+    """Raise unless the heads of k divide those of q."""
+    if heads % max(kv_heads, 1) or (heads and not kv_heads):
         raise ValueError(
-            f"k has the wrong number of heads: got {sizes.kv_heads}, expected a divisor of "
-            f"{sizes.heads}, the number of heads of q"
-            f"{heads_hint(problem.q.shape, problem.k.shape) if problem.page_table is None else ''}"
+            f"k has the wrong number of heads: got {kv_heads}, expected a divisor of {heads}, the number of "
+            f"heads of q{hint}"
         )
-    for name, size in (("q", sizes.head), ("v", sizes.value_head)):
-        if size % HEAD_MULTIPLE or not size:
-            raise NotSupportedError(
-                f"the last axis of {name} is not a multiple of {HEAD_MULTIPLE}: got {size}; pad the heads "
-                "with zeros and pass scale"
-            )
+
+
+def check_head_size(name: str, size: int, multiple: int) -> None:
+    """Raise unless the heads of an operand have a length that kernels load."""
+    if size % multiple or not size:
+        raise NotSupportedError(
+            f"the last axis of {name} is not a multiple of {multiple}: got {size}; pad the heads with zeros "
+            "and pass scale"
+        )
 
 
 def check_bias(bias: TensorSpec, dtypes: tuple[str, ...], scores: Shape) -> None:
@@ -239,8 +229,7 @@ def check_bias(bias: TensorSpec, dtypes: tuple[str, ...], scores: Shape) -> None
             f"bias has the wrong shape: got {shape}, expected {scores}, where each of the first three axes "
             "may be 1"
         )
-    if bias.dtype not in dtypes:
-        raise TypeError(f"bias has the wrong dtype: got {bias.dtype}, expected {' or '.join(dtypes)}")
+    expect_dtype(bias, "bias", *dtypes)
 
 
 def _check_optional(problem: AttentionProblem) -> None:
@@ -251,14 +240,14 @@ def _check_optional(problem: AttentionProblem) -> None:
     for name in ("lengths_q", "lengths_kv"):
         lengths: TensorSpec | None = getattr(problem, name)
         if lengths is not None:
-            _equal(name, lengths.shape, (sizes.batch,))
+            expect_shape(lengths, name, (sizes.batch,))
     if (problem.lengths_q is None) != (problem.lengths_kv is None) and problem.page_table is None:
         given = "lengths_q" if problem.lengths_kv is None else "lengths_kv"
         raise ValueError(f"lengths_q and lengths_kv belong together: got only {given}")
     for name in ("lengths_q", "lengths_kv", "page_table", "page_table_v"):
         spec: TensorSpec | None = getattr(problem, name)
-        if spec is not None and spec.dtype != "int32":
-            raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected int32")
+        if spec is not None:
+            expect_dtype(spec, name, "int32")
     random = (problem.seed, problem.offset)
     for name, state in zip(("seed", "offset"), random, strict=True):
         if state is not None and (state.size != 1 or state.dtype != "int64"):

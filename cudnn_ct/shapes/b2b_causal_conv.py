@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from .causal_conv import causal_gradient_dtype
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import titled
+from .layer import titled, writes
 from .shape_hints import batch_hint
 from .specs import Shape, TensorSpec, check_shape
 
@@ -37,6 +37,7 @@ class B2BCausalConvGradients(NamedTuple, Generic[T]):
 
 
 @titled("two causal convolutions with gates")
+@writes("y", "mixed")
 class B2BCausalConvProblem(NamedTuple):
     """Two causal convolutions with gates."""
 
@@ -47,13 +48,9 @@ class B2BCausalConvProblem(NamedTuple):
     y: TensorSpec
     mixed: TensorSpec
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return self[-2:]
-
 
 @titled("gradient of two causal convolutions with gates")
+@writes("dx", "dw_proj", "dw_mixer", "dskip_bias")
 class B2BCausalConvGradientProblem(NamedTuple):
     """The gradients of two causal convolutions with gates."""
 
@@ -67,11 +64,6 @@ class B2BCausalConvGradientProblem(NamedTuple):
     dw_proj: TensorSpec
     dw_mixer: TensorSpec
     dskip_bias: TensorSpec
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return self[-4:]
 
 
 def b2b_causal_conv_shape(

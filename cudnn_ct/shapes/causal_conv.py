@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import describe
+from .layer import titled, writes
 from .parse import as_choice
 from .shape_hints import batch_hint, image_hint, swap_hint
 from .specs import Shape, TensorSpec, check_shape
@@ -31,6 +31,8 @@ class CausalConvGradients(NamedTuple, Generic[T]):
     dbias: T | None
 
 
+@titled(lambda self: "gradient of a causal convolution" if self.dx else "causal convolution")
+@writes("y", "dx", "dw", "dbias")
 class CausalConvProblem(NamedTuple):
     """A causal convolution of x, or its gradients if ``dx`` is set; tensors that it does not use are None."""
 
@@ -43,15 +45,6 @@ class CausalConvProblem(NamedTuple):
     dw: TensorSpec | None
     dbias: TensorSpec | None
     activation: CausalActivation | None
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return tuple(spec for spec in (self.y, self.dx, self.dw, self.dbias) if spec)
-
-    def __str__(self) -> str:
-        name = "causal convolution"
-        return describe(f"gradient of a {name}" if self.dx else name, self)
 
 
 def causal_conv_shape(

@@ -41,6 +41,25 @@ def same_shape(**shapes: Shape) -> Shape:
     return tuple(one)
 
 
+def expect_rank(spec: TensorSpec, name: str, *ranks: int) -> None:
+    """Raise unless a tensor has one of these numbers of axes."""
+    if len(spec.shape) not in ranks:
+        wanted = " or ".join(map(str, ranks))
+        raise ValueError(f"{name} has the wrong rank: got shape {spec.shape}, expected {wanted} axes")
+
+
+def expect_shape(spec: TensorSpec, name: str, shape: Shape) -> None:
+    """Raise unless a tensor has this shape."""
+    if spec.shape != shape:
+        raise ValueError(f"{name} has the wrong shape: got {spec.shape}, expected {shape}")
+
+
+def expect_dtype(spec: TensorSpec, name: str, *dtypes: str) -> None:
+    """Raise unless a tensor has one of these dtypes."""
+    if spec.dtype not in dtypes:
+        raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {' or '.join(dtypes)}")
+
+
 def check_images(shape: Iterable[int], name: str = "x") -> Shape:
     """Return a shape (N, C, *spatial) with 1 to 3 spatial axes as a tuple of ints."""
     dims = check_shape(shape, f"{name}_shape")

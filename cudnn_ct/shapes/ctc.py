@@ -7,6 +7,7 @@ from itertools import islice, pairwise
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import one_dtype, result_slots, result_spec
+from .layer import writes
 from .parse import as_choice, as_int
 from .sequences import as_integers, check_lengths
 from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
@@ -54,6 +55,7 @@ class CTCRepairs(NamedTuple):
     single: Shape = ()
 
 
+@writes("loss", "gradient")
 class CTCProblem(NamedTuple):
     """The loss and the gradient of logits, with the sequences that need repairs."""
 
@@ -76,11 +78,6 @@ class CTCProblem(NamedTuple):
     def updated(self) -> int:
         """The number of results that are read as well, counted from the last one."""
         return 1 if self.kept else 0
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return self.loss, self.gradient
 
     def __str__(self) -> str:
         c = self.ctc

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from .layer import writes
 from .parse import as_float
 from .specs import TensorSpec
 
 
+@writes("y", "mask", "states")
 class DropoutProblem(NamedTuple):
     """Dropout with a native descriptor; the bits of the mask follow the elements in ``layout``."""
 
@@ -18,15 +20,11 @@ class DropoutProblem(NamedTuple):
     layout: str
     descriptor: Any
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return self.y, self.mask, self.states
-
     def __str__(self) -> str:
         return f"dropout of {self.x}"
 
 
+@writes("dx")
 class DropoutGradientProblem(NamedTuple):
     """The gradient of dropout, with the fields of :class:`DropoutProblem`."""
 
@@ -35,11 +33,6 @@ class DropoutGradientProblem(NamedTuple):
     dx: TensorSpec
     layout: str
     descriptor: Any
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensor that is written."""
-        return (self.dx,)
 
     def __str__(self) -> str:
         return f"the gradient of dropout of {self.dy}"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..dtypes import as_dtype
 from ..typing import Layout, OpTensorOp
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import LayerProblem, describe, titled
+from .layer import LayerProblem, titled, writes
 from .parse import as_bool, as_choice
 from .specs import Shape, TensorSpec, check_shape, equivalent_strides, nearest_layout
 
@@ -26,6 +26,7 @@ class OpTensorScales(NamedTuple):
 
 
 @titled("op_tensor")
+@writes("c")
 class OpTensorProblem(NamedTuple):
     """``op(alpha1 * a, alpha2 * b)`` with b broadcast to the shape of a, or a unary ``op`` of a.
 
@@ -38,12 +39,9 @@ class OpTensorProblem(NamedTuple):
     op: OpTensorOp
     propagate_nan: bool
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.c,)
 
-
+@titled(lambda self: self.name, "name")
+@writes("x")
 class InPlaceProblem(NamedTuple):
     """An operation on x in place: "scale" by the alpha of a run, or "fill" with the value of a run."""
 
@@ -51,17 +49,9 @@ class InPlaceProblem(NamedTuple):
     x: TensorSpec
 
     @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.x,)
-
-    @property
     def updated(self) -> int:
         """Number of results, from the end, that are also read."""
         return int(self.name == "scale")
-
-    def __str__(self) -> str:
-        return describe(self.name, self, "name")
 
 
 def op_tensor_problem(specs: Specs, outs: Outs, op: Any, propagate_nan: Any) -> OpTensorProblem:

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from .causal_conv import sequence_shapes
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import describe
+from .layer import titled, writes
 from .specs import Shape, TensorSpec
 
 T = TypeVar("T")
@@ -26,6 +26,8 @@ class FFTCausalConvGradients(NamedTuple, Generic[T]):
     dw: T
 
 
+@titled(lambda self: "gradient of a causal convolution by FFT" if self.dx else "causal convolution by FFT")
+@writes("y", "dx", "dw")
 class FFTCausalConvProblem(NamedTuple):
     """A causal convolution of x, or its gradients if ``dx`` is set; tensors that it does not use are None."""
 
@@ -37,11 +39,6 @@ class FFTCausalConvProblem(NamedTuple):
     dw: TensorSpec | None
 
     @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return tuple(spec for spec in (self.y, self.dx, self.dw) if spec)
-
-    @property
     def takes_tiles(self) -> bool:
         """Whether the kernels for windows that divide the length take it."""
         return _divides(self.x.shape[2], self.w.shape[1], self.x.dtype)
@@ -50,10 +47,6 @@ class FFTCausalConvProblem(NamedTuple):
     def takes_whole(self) -> bool:
         """Whether the kernels for windows as long as the sequence take it."""
         return _is_whole(self.x.shape[2], self.w.shape[1], self.x.dtype)
-
-    def __str__(self) -> str:
-        name = "causal convolution by FFT"
-        return describe(f"gradient of a {name}" if self.dx else name, self)
 
 
 def fft_causal_conv_shape(x_shape: Iterable[int], w_shape: Iterable[int], dtype: str = "float32") -> Shape:

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import Outs, Specs, one_dtype, result_spec
 from .gnn_graph import FEATURES, check_rows, graph_sizes
-from .layer import titled
+from .layer import titled, writes
 from .parse import as_choice
 from .specs import Shape, TensorSpec, check_shape
 
@@ -35,6 +35,7 @@ class GraphAggregateGradients(NamedTuple, Generic[T]):
 
 
 @titled("aggregation of neighbours")
+@writes("y", "positions")
 class GraphAggregateProblem(NamedTuple):
     """An aggregation; features that are not given are None."""
 
@@ -48,13 +49,9 @@ class GraphAggregateProblem(NamedTuple):
     positions: TensorSpec | None
     op: GraphReduction
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y,) if self.positions is None else (self.y, self.positions)
-
 
 @titled("gradient of an aggregation of neighbours")
+@writes("dx", "dedges", "dconcat")
 class GraphAggregateGradientProblem(NamedTuple):
     """The gradients of an aggregation; those of features that are not given have no columns."""
 
@@ -67,11 +64,6 @@ class GraphAggregateGradientProblem(NamedTuple):
     dedges: TensorSpec
     dconcat: TensorSpec
     op: GraphReduction
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.dx, self.dedges, self.dconcat)
 
 
 def graph_reduction(op: Any) -> GraphReduction:

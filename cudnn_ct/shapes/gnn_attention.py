@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import Outs, Specs, one_dtype, result_spec
 from .gnn_graph import FEATURES, check_rows, graph_sizes
-from .layer import titled
+from .layer import titled, writes
 from .parse import as_bool, as_choice, as_float
 from .specs import Shape, TensorSpec
 
@@ -56,6 +56,7 @@ class GraphAttention(NamedTuple):
 
 
 @titled("attention of a graph")
+@writes("y", "scores", "activated")
 class GraphAttentionProblem(NamedTuple):
     """An attention; operands that are not given are None."""
 
@@ -72,13 +73,9 @@ class GraphAttentionProblem(NamedTuple):
     activated: TensorSpec
     params: GraphAttention
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y, self.scores, self.activated)
-
 
 @titled("gradient of an attention of a graph")
+@writes("dx", "dtarget", "dw", "dedges")
 class GraphAttentionGradientProblem(NamedTuple):
     """The gradients of an attention; operands that are not given are None."""
 
@@ -98,12 +95,6 @@ class GraphAttentionGradientProblem(NamedTuple):
     dw: TensorSpec
     dedges: TensorSpec | None
     params: GraphAttention
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        found = (self.dx, self.dtarget, self.dw)
-        return found if self.dedges is None else (*found, self.dedges)
 
 
 def graph_attention_params(params: tuple[Any, ...], features: int) -> GraphAttention:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape
-from .layer import titled
+from .layer import titled, writes
 from .norm import check_epsilon, norm_parameter_dtype
 from .parse import as_int
 from .specs import Shape, TensorSpec
 
 
 @titled("group normalisation")
+@writes("y", "mean", "invstd")
 class GroupNorm(NamedTuple):
     """A group normalisation, with the statistics of each group of each image."""
 
@@ -24,13 +25,9 @@ class GroupNorm(NamedTuple):
     groups: int
     epsilon: float
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return self.y, self.mean, self.invstd
-
 
 @titled("gradient of group normalisation")
+@writes("dx", "dscale", "dbias")
 class GroupNormGradient(NamedTuple):
     """The gradients of a group normalisation; statistics that are None are computed again."""
 
@@ -44,11 +41,6 @@ class GroupNormGradient(NamedTuple):
     dbias: TensorSpec
     groups: int
     epsilon: float
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return self.dx, self.dscale, self.dbias
 
 
 def group_norm(specs: Specs, outs: Outs, groups: Any, epsilon: Any) -> GroupNorm:

@@ -36,6 +36,29 @@ class LayerProblem(NamedTuple, Generic[P]):
         return describe(f"gradient of {self.name}" if self.dx else self.name, self, "name")
 
 
+def writes(*names: str) -> Callable[[C], C]:
+    """Return a decorator that adds ``results`` to a problem: the tensors that are written.
+
+    They are the fields ``names`` without those that are None, in the order of a run's pointers.
+    """
+
+    def results(self: Any) -> tuple[TensorSpec, ...]:
+        return tuple([spec for name in names if (spec := getattr(self, name)) is not None])
+
+    def decorate(problem: C) -> C:
+        changed: Any = problem
+        changed.results = property(results)
+        return problem
+
+    return decorate
+
+
+def results_of(problem: Any) -> tuple[TensorSpec, ...]:
+    """Return the ``results`` of a problem, which type checkers do not see behind :func:`writes`."""
+    results: tuple[TensorSpec, ...] = problem.results
+    return results
+
+
 def describe(name: str, problem: Any, *omitted: str) -> str:
     """Describe a problem for messages: its tensors and parameters, without fields that are None or empty."""
     fields = {field: value for field, value in problem._asdict().items() if field not in omitted}
@@ -43,11 +66,17 @@ def describe(name: str, problem: Any, *omitted: str) -> str:
     return f"{name}: {', '.join(given)}"
 
 
-def titled(name: str, *omitted: str) -> Callable[[C], C]:
-    """Return a decorator that makes :func:`describe` the text of a problem."""
+def titled(name: str | Callable[[Any], str], *omitted: str) -> Callable[[C], C]:
+    """Return a decorator that makes :func:`describe` the text of a problem.
+
+    ``name`` may be a function of the problem.
+    """
+
+    def text(self: Any) -> str:
+        return describe(name if isinstance(name, str) else name(self), self, *omitted)
 
     def decorate(problem: C) -> C:
-        problem.__str__ = lambda self: describe(name, self, *omitted)  # type: ignore[assignment,misc]
+        problem.__str__ = text  # type: ignore[assignment]
         return problem
 
     return decorate

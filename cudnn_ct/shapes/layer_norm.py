@@ -6,7 +6,8 @@ from math import prod
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape
-from .layer import describe
+from .epilogue import check_dtype
+from .layer import titled, writes
 from .norm import check_epsilon
 from .shape_hints import swap_hint
 from .specs import Shape, TensorSpec
@@ -77,7 +78,21 @@ class RowNormShape(NamedTuple):
     columns: int
     statistics: Shape
 
+    def data(self, array: Any) -> Any:
+        """Return an array with the shape of x as (samples, rows, columns)."""
+        return array.reshape(self.samples, self.rows, self.columns)
 
+    def parameter(self, array: Any) -> Any:
+        """Return an array with the shape of the scale as (samples, 1, columns)."""
+        return array.reshape(self.samples, 1, self.columns)
+
+    def statistic(self, array: Any) -> Any:
+        """Return an array with the shape of the mean as (samples, rows, 1)."""
+        return array.reshape(self.samples, self.rows, 1)
+
+
+@titled(lambda self: _NAMES[self.mode], "mode")
+@writes("y", "mean", "invstd")
 class RowNorm(NamedTuple):
     """A normalisation of rows; ``mean`` and ``invstd`` are None if they are not written."""
 
@@ -92,19 +107,13 @@ class RowNorm(NamedTuple):
     aligned: bool = True
 
     @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return tuple(spec for spec in (self.y, self.mean, self.invstd) if spec)
-
-    @property
     def shape(self) -> RowNormShape:
         """The rows of x."""
         return row_norm_shape(self.mode, self.x.shape, self.scale.shape)
 
-    def __str__(self) -> str:
-        return describe(_NAMES[self.mode], self, "mode")
 
-
+@titled(lambda self: f"gradient of {_NAMES[self.mode]}", "mode")
+@writes("dx", "dscale", "dbias")
 class RowNormGradient(NamedTuple):
     """The gradient of a normalisation of rows."""
 
@@ -120,17 +129,9 @@ class RowNormGradient(NamedTuple):
     aligned: bool = True
 
     @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return tuple(spec for spec in (self.dx, self.dscale, self.dbias) if spec)
-
-    @property
     def shape(self) -> RowNormShape:
         """The rows of x."""
         return row_norm_shape(self.mode, self.x.shape, self.scale.shape)
-
-    def __str__(self) -> str:
-        return describe(f"gradient of {_NAMES[self.mode]}", self, "mode")
 
 
 def row_norm_shape(mode: LayerNormMode, x: Shape, scale: Shape) -> RowNormShape:
@@ -195,8 +196,8 @@ def row_norm_gradient(
                 f"{statistic} has a wrong shape: got {spec.shape}, expected {shape.statistics} for x of "
                 f"shape {x.shape} and scale of {scale.shape}"
             )
-        if spec and spec.dtype != "float32":
-            raise TypeError(f"{statistic} has a wrong dtype: got {spec.dtype}, expected float32")
+        if spec:
+            check_dtype(statistic, spec, ("float32",))
     dx = result_spec(x.shape, _packed(x), out=outs[0])
     dscale, *rest = (
         result_spec(scale.shape, _packed(scale), out=out, name=f"{gradient} of out")

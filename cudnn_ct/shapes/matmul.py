@@ -20,7 +20,7 @@ from .epilogue import (
     float8_result_dtype,
     scales_of,
 )
-from .layer import titled
+from .layer import titled, writes
 from .parse import as_float
 from .shape_hints import cast_hint, swap_hint
 from .specs import Shape, TensorSpec
@@ -46,6 +46,7 @@ class MatmulGradients(NamedTuple, Generic[T]):
 
 
 @titled("matrix product")
+@writes("y", "amax")
 class MatmulProblem(NamedTuple):
     """``y = act(alpha * (a @ b) + bias + residual)``, with the scales of quantised operands.
 
@@ -69,11 +70,6 @@ class MatmulProblem(NamedTuple):
     compute: str = "float32"
     tensor_cores: bool = True
     aligned: bool = True
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y, self.amax) if self.amax else (self.y,)
 
     @property
     def has_epilogue(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape
-from .layer import describe, titled
+from .layer import results_of, titled, writes
 from .parse import as_choice, as_float
 from .shape_hints import image_hint, swap_hint
 from .specs import Shape, TensorSpec, check_shape
@@ -142,6 +142,8 @@ def norm_activation(activation: Any) -> str | None:
     return None if activation is None else as_choice(activation, NORM_ACTIVATIONS, "activation")
 
 
+@titled(lambda self: f"{_kind(self.mode)} in training")
+@writes("y", "mean", "invstd", "running_mean", "running_var")
 class NormTraining(NamedTuple):
     """A training step. ``scaled`` is True unless alpha is 1 and beta 0; fused plans reject it."""
 
@@ -161,21 +163,13 @@ class NormTraining(NamedTuple):
     scaled: bool
 
     @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        running = (self.running_mean, self.running_var)
-        return (self.y, self.mean, self.invstd, *(spec for spec in running if spec))
-
-    @property
     def updated(self) -> int:
         """Number of results, from the end, that are also read."""
-        return len(self.results) - 3
-
-    def __str__(self) -> str:
-        return describe(f"{_kind(self.mode)} in training", self)
+        return len(results_of(self)) - 3
 
 
 @titled("batch normalisation in inference")
+@writes("y")
 class NormInference(NamedTuple):
     """An inference step with given statistics."""
 
@@ -188,12 +182,9 @@ class NormInference(NamedTuple):
     mode: str
     epsilon: float
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y,)
 
-
+@titled(lambda self: f"gradient of {_kind(self.mode)}")
+@writes("dx", "dscale", "dbias", "dz")
 class NormGradient(NamedTuple):
     """The gradient of a training step."""
 
@@ -210,14 +201,6 @@ class NormGradient(NamedTuple):
     mode: str
     epsilon: float
     activation: str | None
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.dx, self.dscale, self.dbias, *([self.dz] if self.dz else []))
-
-    def __str__(self) -> str:
-        return describe(f"gradient of {_kind(self.mode)}", self)
 
 
 def norm_training(

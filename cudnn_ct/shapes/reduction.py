@@ -11,7 +11,7 @@ from .._config import config
 from ..errors import warn_caller
 from ..typing import ReduceOp
 from .checks import Outs, Specs, one_dtype, result_spec, some_axes
-from .layer import titled
+from .layer import titled, writes
 from .parse import as_bool, as_choice
 from .specs import MAX_AXES, Shape, TensorSpec, check_shape
 
@@ -32,6 +32,7 @@ class IndexedReduction(NamedTuple, Generic[T]):
 
 
 @titled("reduction")
+@writes("y", "indices")
 class ReduceProblem(NamedTuple):
     """A reduction of x over ``axes``, with the indices of the extremes if ``indices`` is set.
 
@@ -46,11 +47,6 @@ class ReduceProblem(NamedTuple):
     op: ReduceOp
     propagate_nan: bool
     deterministic: bool = False
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y, self.indices) if self.indices else (self.y,)
 
     @property
     def terms(self) -> int:

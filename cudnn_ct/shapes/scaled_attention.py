@@ -8,12 +8,18 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..dtypes import as_dtype
 from ..errors import NotSupportedError
 from .attention import AttentionCore, attention_band
-from .attention_rules import attention_scale, given_or, like_axes
-from .checks import Outs, Specs
-from .epilogue import FLOAT8, WITHOUT_AMAX
-from .layer import titled
+from .attention_rules import (
+    attention_scale,
+    check_head_count,
+    check_head_size,
+    given_or,
+    like_axes,
+)
+from .checks import Outs, Specs, expect_shape
+from .epilogue import FLOAT8, WITHOUT_AMAX, check_dtype, scales_of
+from .layer import titled, writes
 from .parse import as_bool
-from .specs import Shape, TensorSpec
+from .specs import TensorSpec
 
 T = TypeVar("T")
 
@@ -45,6 +51,7 @@ class ScaledAttentionResult(NamedTuple, Generic[T]):
 
 
 @titled("attention of float8")
+@writes("y", "stats", "amax")
 class ScaledAttentionProblem(NamedTuple):
     """Attention of float8 operands. Operands and results that a call lacks are None.
 
@@ -69,11 +76,6 @@ class ScaledAttentionProblem(NamedTuple):
     scale: float
     causal: bool
     aligned: bool = True
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return tuple(spec for spec in (self.y, self.stats, self.amax) if spec is not None)
 
     @property
     def sizes(self) -> AttentionCore:
@@ -121,8 +123,10 @@ def scaled_attention_problem(
     q, k, v = (specs[name] for name in "qkv")
     _check_dtypes(q, k, v)
     _check_shapes(q, k, v)
-    scales: dict[str, Any] = {name: specs.get(name) for name in SCALES}
-    _check_scales(scales)
+    scales = scales_of(specs, *SCALES)
+    if (scales["scale_s"] is None) != (scales["descale_s"] is None):
+        given = "scale_s" if scales["scale_s"] else "descale_s"
+        raise ValueError(f"scale_s and descale_s belong together: got only {given}")
     y_out, *further = outs
     y = like_axes((*q.shape[:3], v.shape[3]), q)._replace(dtype=_result_dtype(q.dtype, out_dtype, y_out))
     optional: dict[str, TensorSpec | None] = {"stats": None, "amax": None}
@@ -142,8 +146,7 @@ def scaled_attention_problem(
 
 def _check_dtypes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
     for name, spec in (("q", q), ("k", k), ("v", v)):
-        if spec.dtype not in FLOAT8:
-            raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {' or '.join(FLOAT8)}")
+        check_dtype(name, spec, FLOAT8)
         if spec.dtype != q.dtype:
             raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {q.dtype}, as q")
 
@@ -156,38 +159,16 @@ def _check_shapes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
             )
     batch, heads, _, head = q.shape
     _, kv_heads, keys, value_head = v.shape
-    expected: dict[str, tuple[TensorSpec, Shape]] = {
-        "k": (k, (batch, kv_heads, keys, head)),
-        "v": (v, (batch, kv_heads, keys, value_head)),
-    }
-    for name, (spec, shape) in expected.items():
-        if spec.shape != shape:
-            raise ValueError(f"{name} has the wrong shape: got {spec.shape}, expected {shape}")
-    if heads % max(kv_heads, 1) or (heads and not kv_heads):
-        raise ValueError(
-            f"k has the wrong number of heads: got {kv_heads}, expected a divisor of {heads}, the number of "
-            "heads of q"
-        )
+    expect_shape(k, "k", (batch, kv_heads, keys, head))
+    expect_shape(v, "v", (batch, kv_heads, keys, value_head))
+    check_head_count(heads, kv_heads)
     for name, size in (("q", head), ("v", value_head)):
-        if size % HEAD_MULTIPLE or not size:
-            raise NotSupportedError(
-                f"the last axis of {name} is not a multiple of {HEAD_MULTIPLE}: got {size}; pad the heads "
-                "with zeros and pass scale"
-            )
+        check_head_size(name, size, HEAD_MULTIPLE)
         if size > MAX_HEAD[name]:
             raise NotSupportedError(
                 f"the last axis of {name} is too long: got {size}, expected at most {MAX_HEAD[name]}; "
                 "attention of float8 was reported wrong for 256 (cudnn-frontend issue 981)"
             )
-
-
-def _check_scales(scales: dict[str, TensorSpec | None]) -> None:
-    for name, spec in scales.items():
-        if spec and (spec.dtype != "float32" or spec.size != 1):
-            raise ValueError(f"{name} is not a float32 array of one element: got {spec}")
-    if (scales["scale_s"] is None) != (scales["descale_s"] is None):
-        given = "scale_s" if scales["scale_s"] else "descale_s"
-        raise ValueError(f"scale_s and descale_s belong together: got only {given}")
 
 
 def _result_dtype(dtype: str, out_dtype: Any, out: TensorSpec | None) -> str:

@@ -1,16 +1,24 @@
-"""Convolution with a factor and a bias for each channel, a residual and an activation, as one problem."""
+"""Convolutions with scales: factors of channels with a residual and an activation, and scales of float8."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..typing import ConvMode, FusedActivation
-from .checks import Specs
-from .conv import ConvProblem, Pairs
-from .epilogue import check_dtype
+from ..typing import ConvMode, FusedActivation, MatmulActivation
+from .checks import Outs, Specs, result_spec
+from .conv import ConvProblem, Pairs, conv_geometry, conv_output_shape
+from .epilogue import (
+    activation_name,
+    amax_spec,
+    bias_dtypes,
+    check_dtype,
+    check_float8,
+    float8_result_dtype,
+    scales_of,
+)
 from .fused import fused_activation, with_axes_of
-from .layer import titled
-from .parse import as_float
+from .layer import titled, writes
+from .parse import as_float, as_int
 from .shape_hints import cast_hint
 from .specs import Shape, TensorSpec
 
@@ -41,6 +49,7 @@ class ConvParameters(NamedTuple):
 
 
 @titled("convolution with scale and bias")
+@writes("y")
 class ScaledConv(NamedTuple):
     """``y = act(conv(x, w) * scale + bias + z)``.
 
@@ -63,11 +72,6 @@ class ScaledConv(NamedTuple):
     def core(self) -> ConvProblem:
         """The convolution without the operations that follow it."""
         return self.parameters.conv("forward", self.x, self.w, self.y, self.aligned)
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y,)
 
 
 def scaled_conv_problem(
@@ -100,3 +104,76 @@ def channel_operand(name: str, spec: TensorSpec, image: TensorSpec, dtypes: tupl
         raise ValueError(f"{name} has a wrong shape: got {spec.shape}, expected ({channels},)")
     check_dtype(name, spec, dtypes)
     return with_axes_of(image, spec)
+
+
+# --- float8 ------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+class ScaledConvResult(NamedTuple, Generic[T]):
+    """Result of a convolution of float8, and its largest magnitude before ``scale``; None without it."""
+
+    y: T
+    amax: T | None
+
+
+@titled("convolution of float8")
+@writes("y", "amax")
+class Float8Conv(NamedTuple):
+    """``y = scale * act(descale_x * descale_w * conv(x, w) + bias)``.
+
+    ``bias`` has the shape (1, K, 1, ...). ``amax`` is the largest magnitude before ``scale``.
+    """
+
+    x: TensorSpec
+    w: TensorSpec
+    bias: TensorSpec | None
+    descale_x: TensorSpec | None
+    descale_w: TensorSpec | None
+    scale: TensorSpec | None
+    y: TensorSpec
+    amax: TensorSpec | None
+    parameters: ConvParameters
+    activation: MatmulActivation = "identity"
+    aligned: bool = True
+
+    @property
+    def core(self) -> ConvProblem:
+        """The convolution without the operations that follow it."""
+        return self.parameters.conv("forward", self.x, self.w, self.y, self.aligned)
+
+
+def float8_conv_problem(
+    specs: Specs,
+    outs: Outs,
+    activation: Any,
+    out_dtype: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: Any = 1,
+    aligned: bool = True,
+) -> Float8Conv:
+    """Validate a convolution of float8 with scales; ``outs`` are y and, if it is computed, amax."""
+    x, w, bias = specs["x"], specs["w"], specs.get("bias")
+    check_float8(x=x, w=w)
+    shape = conv_output_shape(
+        x.shape, w.shape, padding=padding, stride=stride, dilation=dilation, groups=groups
+    )
+    y = result_spec(shape, x, w, out=outs[0], dtype=float8_result_dtype(out_dtype, outs[0]))
+    if bias is not None:
+        bias = channel_operand("bias", bias, y, bias_dtypes(y.dtype))
+    geometry = conv_geometry(w.shape[2:], padding, stride, dilation)
+    return Float8Conv(
+        x,
+        w,
+        bias,
+        **scales_of(specs, "descale_x", "descale_w", "scale"),
+        y=y,
+        amax=amax_spec(outs),
+        parameters=ConvParameters(*geometry, as_int(groups, "groups"), "cross_correlation", "float32", True),
+        activation=activation_name(activation),
+        aligned=aligned,
+    )

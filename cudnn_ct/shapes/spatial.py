@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .checks import Outs, Specs, one_dtype, result_spec
-from .layer import LayerProblem, describe
+from .layer import LayerProblem, titled, writes
 from .parse import as_float
 from .shape_hints import batch_hint, swap_hint
 from .specs import INT_MAX, Shape, TensorSpec, check_shape
@@ -91,6 +91,8 @@ def grid_problem(specs: Specs, outs: Outs, shape: Any = None) -> LayerProblem[No
     return LayerProblem.of("affine grid", None, specs, result_spec(result, operand, out=out))
 
 
+@titled(lambda self: "gradients of sampling" if self.dx else "sampling")
+@writes("y", "dx", "dgrid")
 class SampleProblem(NamedTuple):
     """Images sampled at the coordinates of a grid, or the gradients if ``dx`` and ``dgrid`` are set."""
 
@@ -100,14 +102,6 @@ class SampleProblem(NamedTuple):
     dy: TensorSpec | None
     dx: TensorSpec | None
     dgrid: TensorSpec | None
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return tuple(spec for spec in (self.y, self.dx, self.dgrid) if spec)
-
-    def __str__(self) -> str:
-        return describe("gradients of sampling" if self.dx else "sampling", self)
 
 
 def sample_problem(specs: Specs, outs: Outs) -> SampleProblem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Literal, NamedTuple
@@ -232,6 +232,16 @@ def packed_strides(shape: Shape, layout: Layout = "nchw") -> Shape:
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
     return tuple(strides)
+
+
+def strides_in_order(shape: Shape, order: Sequence[int]) -> Shape:
+    """Return the strides of a contiguous tensor whose axes lie in memory in an order, the outermost first.
+
+    >>> strides_in_order((2, 3, 4), (1, 0, 2))
+    (4, 8, 1)
+    """
+    strides = dict(zip(order, packed_strides(tuple(shape[axis] for axis in order)), strict=True))
+    return tuple(strides[axis] for axis in range(len(shape)))
 
 
 def equivalent_strides(shape: Shape, strides: Shape, others: Shape) -> bool:

@@ -8,7 +8,7 @@ from ..dtypes import as_dtype
 from .checks import Outs, Specs, result_spec
 from .conv import ConvProblem
 from .epilogue import check_dtype
-from .layer import titled
+from .layer import titled, writes
 from .norm import check_epsilon
 from .parse import as_float, as_int
 from .scaled_conv import ConvParameters
@@ -63,6 +63,7 @@ class ConvBatchNormGradients(NamedTuple, Generic[T]):
 
 
 @titled("convolution with statistics", "unproven")
+@writes("y", "sums", "square_sums")
 class StatisticsProblem(NamedTuple):
     """``y = conv(relu(x * scale + bias), w)`` and its sums; without scale and bias, that of x itself."""
 
@@ -82,13 +83,9 @@ class StatisticsProblem(NamedTuple):
         """The convolution, as of x itself."""
         return self.parameters.conv("forward", self.x, self.w, self.y, self.aligned)
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y, self.sums, self.square_sums)
-
 
 @titled("statistics of a batch normalisation", "unproven")
+@writes("eq_scale", "eq_bias", "mean", "invstd", "next_mean", "next_var")
 class BatchNormFinalize(NamedTuple):
     """The statistics of a batch of ``elements`` elements for each channel, from their sums."""
 
@@ -110,13 +107,9 @@ class BatchNormFinalize(NamedTuple):
     aligned: bool = True
     unproven: Any = True
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.eq_scale, self.eq_bias, self.mean, self.invstd, self.next_mean, self.next_var)
-
 
 @titled("gradient of a convolution's data, a relu and a batch normalisation", "unproven")
+@writes("dz", "dscale", "dbias", "eq_dz_scale", "eq_x_scale", "eq_bias")
 class DataGradient(NamedTuple):
     """The gradient of ``conv(relu(norm(x)), w)`` for norm(x), and the gradients of the normalisation."""
 
@@ -142,13 +135,9 @@ class DataGradient(NamedTuple):
         """The gradient of the convolution."""
         return self.parameters.conv("backward_data", self.dz, self.w, self.dy, self.aligned)
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.dz, self.dscale, self.dbias, self.eq_dz_scale, self.eq_x_scale, self.eq_bias)
-
 
 @titled("gradient of a convolution's filter with scale, bias and relu of the data", "unproven")
+@writes("dw")
 class FilterGradient(NamedTuple):
     """The gradient of ``conv(relu(x * scale + bias), w)`` with respect to w."""
 
@@ -165,11 +154,6 @@ class FilterGradient(NamedTuple):
     def core(self) -> ConvProblem:
         """The gradient of the convolution, as of x itself."""
         return self.parameters.conv("backward_filter", self.x, self.dw, self.dy, self.aligned)
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.dw,)
 
 
 # --- arguments ---------------------------------------------------------------------------------------------

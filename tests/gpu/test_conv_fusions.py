@@ -114,7 +114,7 @@ def test_conv_scale_bias_activation_activates(activation: Any, dtype: Any) -> No
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_every_engine_of_a_convolution_with_scale_and_bias_equals_pytorch(dtype: Any) -> None:
     from cudnn_ct import context
-    from cudnn_ct.ops.conv import scaled_graph
+    from cudnn_ct.ops.conv import scaled
 
     for padding in (1, ((1, 0), (0, 2))):
         x, w = last(randn(2, 32, 15, 17, dtype=dtype)), last(randn(40, 32, 3, 3, dtype=dtype, seed=1))
@@ -130,7 +130,7 @@ def test_every_engine_of_a_convolution_with_scale_and_bias_equals_pytorch(dtype:
         assert description.candidate is not None
         problem = description.candidate.problem
         ctx = context.of_device(0)
-        rows = [row for find in scaled_graph.SOURCE.heuristics(problem) for row in find(ctx)]
+        rows = [row for find in scaled.SOURCE.heuristics(problem) for row in find(ctx)]
         names = dict.fromkeys(row.algorithm for row in rows if not row.rejected)
         assert names
         for algo in names:

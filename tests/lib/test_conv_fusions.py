@@ -8,12 +8,12 @@ import pytest
 
 from cudnn_ct.graph.gpus import description_of
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.ops.conv import float8_graph, scaled_graph
+from cudnn_ct.ops.conv.float8 import SOURCE as FLOAT8_SOURCE
+from cudnn_ct.ops.conv.scaled import SOURCE as SCALED_SOURCE
 from cudnn_ct.ops.conv.training_graphs import FINALIZE_SOURCE
 from cudnn_ct.shapes.conv import conv_problem
-from cudnn_ct.shapes.float8_conv import Float8Conv, float8_conv_problem
 from cudnn_ct.shapes.fused import ACTIVATIONS
-from cudnn_ct.shapes.scaled_conv import ScaledConv, scaled_conv_problem
+from cudnn_ct.shapes.scaled_conv import Float8Conv, ScaledConv, float8_conv_problem, scaled_conv_problem
 from cudnn_ct.shapes.specs import Shape, TensorSpec
 from cudnn_ct.shapes.training_fusions import finalize_problem
 from cudnn_ct.typing import Layout
@@ -71,7 +71,7 @@ def scaled_problems() -> dict[str, ScaledConv]:
 @in_child
 def test_convolutions_with_scale_and_bias_become_plans() -> None:
     planner = Planner(DEVICE)
-    source = scaled_graph.SOURCE
+    source = SCALED_SOURCE
     problems = scaled_problems()
     if planner.library.version < 91900:  # 9.10.2 has no engine for it
         del problems["without tensor cores"]
@@ -139,7 +139,7 @@ def test_all_convolutions_of_float8_become_plans() -> None:
 def check_float8(compiled: int) -> None:
     """Check that all problems have engines, and every ``compiled``-th problem a plan."""
     planner = Planner(DEVICE)
-    source = float8_graph.SOURCE
+    source = FLOAT8_SOURCE
     without = {
         name: (engines_missing if place % compiled else why_not_planned)(source, one, planner)
         for place, (name, one) in enumerate(float8_problems().items())
@@ -152,7 +152,7 @@ def check_float8(compiled: int) -> None:
 def test_convolutions_of_float8_have_engines_from_ada_on() -> None:
     for gpu, expected in (("a100", False), ("l4", True), ("b200", True)):
         planner = Planner(description_of(gpu))
-        source = float8_graph.SOURCE
+        source = FLOAT8_SOURCE
         found = [not engines_missing(source, one, planner) for one in float8_problems().values()]
         assert found == [expected] * len(found), gpu
 
@@ -160,7 +160,7 @@ def test_convolutions_of_float8_have_engines_from_ada_on() -> None:
 @in_child
 def test_convolutions_of_float8_that_are_rejected_have_no_engine() -> None:
     planner = Planner(DEVICE)
-    source = float8_graph.SOURCE
+    source = FLOAT8_SOURCE
     for problem in (
         float8(w=(64, 1, 3, 3), groups=64),
         float8(w=(32, 32, 3, 3), groups=2, amax=True),

@@ -37,8 +37,8 @@ def specs(
 def forward(
     given: dict[str, TensorSpec], causal: Any = False, window: Any = None, **more: Any
 ) -> AttentionProblem:
-    arguments = {"scale": None, "dropout": 0.0, "longest": (0, 0)} | more
-    return attention_problem(given, (None, None), True, causal=causal, window=window, **arguments)
+    named = {"scale": None, "causal": causal, "window": window, "dropout": 0.0, "longest": (0, 0)} | more
+    return attention_problem(given, (None, None), True, *named.values())
 
 
 def backward(

@@ -14,23 +14,13 @@ from ...legal.attention_conditions import NO_LENGTHS, narrow_values
 from ...legal.rules import applying
 from ...legal.subjects import subjects_of
 from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band
-from ...shapes.attention_rules import like_axes
+from ...shapes.attention_rules import OPTIONAL, like_axes
 from ...shapes.specs import TensorSpec
 
 NARROW = "attention-narrow-values"  # the fact that wider values avoid
 
 # The axes of queries and of keys in the operands of a batch.
-_QUERY_AXES = {
-    "dy": 2,
-    "q": 2,
-    "saved_y": 2,
-    "saved_stats": 2,
-    "bias": 2,
-    "y": 2,
-    "stats": 2,
-    "dq": 2,
-    "dbias": 2,
-}
+_QUERY_AXES = dict.fromkeys(("dy", "q", "saved_y", "saved_stats", "bias", "y", "stats", "dq", "dbias"), 2)
 _KEY_AXES = {"k": 2, "v": 2, "bias": 3, "dk": 2, "dv": 2, "dbias": 3}
 _VALUES = ("dy", "v", "saved_y", "dv")
 _HEADS = ("dy", "q", "k", "v", "saved_y", "y", "dq", "dk", "dv")
@@ -38,17 +28,7 @@ _RESULTS = ("y", "stats", "dq", "dk", "dv", "dbias")
 _STATS = ("stats", "saved_stats")
 # Packed tensors that share the offsets of another one of their shape.
 _OFFSETS_OF = {"dq": "q", "dk": "k", "dv": "v", "dy": "saved_y"}
-_LENGTHS = (
-    "lengths_q",
-    "lengths_kv",
-    "page_table",
-    "page_table_v",
-    "starts_q",
-    "starts_k",
-    "starts_v",
-    "starts_y",
-    "starts_stats",
-)
+_LENGTHS = {*OPTIONAL} - {"bias", "seed", "offset"}
 
 
 class Part(NamedTuple):

@@ -8,6 +8,7 @@ versions only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...graph.operations import Graph, Node, Tensor, node
@@ -78,6 +79,33 @@ class NodeBuilder:
     def _reduce(self, operator: str, x: Tensor, y: Tensor) -> Tensor:
         self.nodes.append(node("reduction", operator=operator, comp_type="float32", xdesc=x, ydesc=y))
         return y
+
+    def _indices(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the places of the queries and of the keys."""
+        row, column = (self._pointwise("gen_index", scores, compute="int32", axis=axis) for axis in (2, 3))
+        return row, column
+
+    def _select(self, scores: Tensor, kept: Tensor) -> Tensor:
+        return self._pointwise("binary_select", scores, self._value(MASKED), kept)
+
+    def _within(self, scores: Tensor, lengths_q: Tensor, lengths_kv: Tensor) -> Tensor:
+        """Mask keys and queries behind the lengths."""
+        row, column = self._indices(scores)
+        row = self._pointwise("cmp_lt", row, lengths_q, compute="bool")
+        column = self._pointwise("cmp_lt", column, lengths_kv, compute="bool")
+        return self._select(scores, self._pointwise("logical_and", row, column, compute="bool"))
+
+    def _exponentials(
+        self, scores: Tensor, rows: Shape, stats: Callable[[], Tensor | None]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weights before their division, and their sums; write the logarithms to ``stats``."""
+        highest = self._reduce("max", scores, self._virtual(rows))
+        weights = self._pointwise("exp", self._pointwise("sub", scores, highest))
+        total = self._reduce("add", weights, self._virtual(rows))
+        # cuDNN has no engine for the pattern without statistics.
+        written = stats() or self._virtual(rows)
+        self._pointwise("add", highest, self._pointwise("log", total), y=written)
+        return weights, total
 
 
 class _Nodes(NodeBuilder):
@@ -169,15 +197,10 @@ class _Nodes(NodeBuilder):
         lengths_q, lengths_kv = self.lengths
         band, sizes = self.problem.band, self.sizes
         if lengths_q is not None:
-            row, column = self._index(scores, 2), self._index(scores, 3)
-            inside = (
-                self._pointwise("cmp_lt", row, lengths_q, compute="bool"),
-                self._pointwise("cmp_lt", column, lengths_kv, compute="bool"),
-            )
-            scores = self._select(scores, self._pointwise("logical_and", *inside, compute="bool"))
+            scores = self._within(scores, lengths_q, self._given("lengths_kv"))
         shifted = band.corner == "bottom_right"
         if band.right is not None:
-            row, column = self._index(scores, 2), self._index(scores, 3)
+            row, column = self._indices(scores)
             if shifted:
                 keys = lengths_kv or self._value(sizes.keys, "int32")
                 queries = lengths_q or self._value(sizes.queries, "int32")
@@ -189,7 +212,7 @@ class _Nodes(NodeBuilder):
         if band.left is not None:
             # cuDNN keeps the columns with column + bound > row: the bound counts the query's own place.
             bound = band.left + 1
-            row, column = self._index(scores, 2), self._index(scores, 3)
+            row, column = self._indices(scores)
             if shifted and lengths_q is not None:
                 column = self._pointwise("add", column, self._value(bound, "int32"), compute="int32", axis=3)
                 column = self._pointwise("sub", column, lengths_kv, compute="int32", axis=3)
@@ -199,12 +222,6 @@ class _Nodes(NodeBuilder):
                 column = self._pointwise("add", column, self._value(float(bound)), axis=3)
             scores = self._select(scores, self._pointwise("cmp_gt", column, row, compute="bool"))
         return scores
-
-    def _index(self, scores: Tensor, axis: int) -> Tensor:
-        return self._pointwise("gen_index", scores, compute="int32", axis=axis)
-
-    def _select(self, scores: Tensor, kept: Tensor) -> Tensor:
-        return self._pointwise("binary_select", scores, self._value(MASKED), kept)
 
     def _kept(self) -> Tensor | None:
         """Return the random matrix of ones and zeros of dropout; None without dropout."""
@@ -225,12 +242,7 @@ class _Nodes(NodeBuilder):
         k = self._loaded("k", "starts_k")
         q = self._given("q", "starts_q")
         scores = self._masked(self._scores(q, k, padded=True))
-        highest = self._reduce("max", scores, self._virtual(self.rows))
-        weights = self._pointwise("exp", self._pointwise("sub", scores, highest))
-        total = self._reduce("add", weights, self._virtual(self.rows))
-        # cuDNN has no engine for the pattern without statistics.
-        stats = self._operand("stats", "starts_stats") or self._virtual(self.rows)
-        self._pointwise("add", highest, self._pointwise("log", total), y=stats)
+        weights, total = self._exponentials(scores, self.rows, lambda: self._operand("stats", "starts_stats"))
         narrow = self._virtual(self.scores, self.dtype)
         weights = self._pointwise("div", weights, total, y=None if rate else narrow)
         kept = self._kept()

@@ -8,6 +8,7 @@ from ...algo_cache import CandidateSource
 from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.offline import target_of
+from ...graph.operations import Graph, Tensor, node
 from ...legal.rules import applying
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Plan, tensors_of
@@ -17,6 +18,7 @@ from ...plans.workspace import room_of
 from ...plans.wrappers import on_copies
 from ...shapes.attention_rules import like_axes
 from ...shapes.epilogue import FLOAT8
+from ...shapes.layer import results_of
 from ...shapes.scaled_attention import (
     HEAD_MULTIPLE,
     LENGTHS,
@@ -24,13 +26,80 @@ from ...shapes.scaled_attention import (
     WEIGHT_SCALE,
     ScaledAttentionProblem,
 )
-from ...shapes.specs import ALIGNMENT, TensorSpec
+from ...shapes.specs import ALIGNMENT, Shape, TensorSpec, equivalent_strides
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource
 from .._sequences import DeviceFloats, not_on_stream
-from .graph import MASKED
-from .scaled_graph import scaled_attention_graph
+from .graph import MASKED, SCALAR, NodeBuilder, transposed
 from .source import FILLED
+
+# --- graph -------------------------------------------------------------------------------------------------
+
+
+def scaled_attention_graph(problem: ScaledAttentionProblem) -> Graph:
+    """Return the graph of a problem that has all scales and amax; it has the operands of the problem."""
+    return _Builder(problem).graph()
+
+
+class _Builder(NodeBuilder):
+    """Makes the nodes one after another; each reads the result of the last."""
+
+    def __init__(self, problem: ScaledAttentionProblem) -> None:
+        super().__init__()
+        self._problem = problem
+        sizes = problem.sizes
+        self._scores: Shape = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
+        self._rows: Shape = (sizes.batch, sizes.heads, sizes.queries, 1)
+        self._given = {name: self._operand(name) for name in tensors_of(problem)}
+
+    def graph(self) -> Graph:
+        given = self._given
+        scores = self._virtual(self._scores)
+        self._matmul(given["q"], transposed(given["k"]), scores)
+        scores = self._pointwise("mul", scores, self._value(self._problem.scale))
+        for name in ("descale_q", "descale_k"):
+            scores = self._pointwise("mul", scores, given[name])
+        scores = self._masked(scores)
+        weights, total = self._exponentials(scores, self._rows, lambda: given.get("stats"))
+        weights = self._pointwise("div", weights, total)
+        # Its memory is not read: it says nothing about scale_s, because kernels scale weights of at most 1.
+        self._largest(weights, Tensor(self._next(), TensorSpec.packed(SCALAR), scratch=True))
+        rounded = self._virtual(self._scores, self._problem.q.dtype)
+        self._pointwise("mul", weights, given["scale_s"], y=rounded)
+        result = self._virtual(given["y"].spec.shape)
+        self._matmul(rounded, given["v"], result)
+        for name in ("descale_s", "descale_v"):
+            result = self._pointwise("mul", result, given[name])
+        self._pointwise("mul", result, given["scale_o"], y=given["y"])
+        self._largest(result, given["amax"])
+        return Graph(tuple(self.nodes), tuple(given.values()))
+
+    def _masked(self, scores: Tensor) -> Tensor:
+        if self._problem.lengths_q:
+            scores = self._within(scores, self._given["lengths_q"], self._given["lengths_kv"])
+        if self._problem.causal:
+            row, column = self._indices(scores)
+            scores = self._select(scores, self._pointwise("cmp_ge", row, column, compute="bool"))
+        return scores
+
+    # --- tensors ---------------------------------------------------------------------------------------
+
+    def _operand(self, name: str) -> Tensor:
+        spec: TensorSpec = getattr(self._problem, name)
+        if name == "stats":
+            spec = TensorSpec.packed((*spec.shape, 1), spec.dtype)
+        elif len(spec.shape) < 4:
+            spec = TensorSpec.packed((spec.size, 1, 1, 1), spec.dtype)
+        return Tensor(self._next(), spec)
+
+    def _matmul(self, a: Tensor, b: Tensor, c: Tensor) -> None:
+        self.nodes.append(node("matmul", comp_type="float32", adesc=a, bdesc=b, cdesc=c))
+
+    def _largest(self, x: Tensor, y: Tensor) -> None:
+        self._reduce("amax", x, y)
+
+
+# --- candidates --------------------------------------------------------------------------------------------
 
 COUNTS_OTHER_ROWS = "attention-fp8-amax-rows"
 
@@ -78,7 +147,7 @@ def _planned(
     moves = _moves(problem)
     if problem.aligned and not any(copy for _, copy in moves):
         return made
-    return on_copies(made, moves, outputs=len(problem.results), align=not problem.aligned)
+    return on_copies(made, moves, outputs=len(results_of(problem)), align=not problem.aligned)
 
 
 def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:
@@ -112,17 +181,9 @@ def _moves(problem: ScaledAttentionProblem) -> list[tuple[TensorSpec, TensorSpec
     moves: list[tuple[TensorSpec, TensorSpec | None]] = []
     for name, spec in tensors_of(problem).items():
         copy: TensorSpec = getattr(core, name)
-        if copy.size == 1 or (copy.shape == spec.shape and _same_memory(spec, copy)):
-            moves.append((spec, None))
-        else:
-            moves.append((spec, copy))
+        same = copy.shape == spec.shape and equivalent_strides(spec.shape, spec.strides, copy.strides)
+        moves.append((spec, None if same or copy.size == 1 else copy))
     return moves
-
-
-def _same_memory(one: TensorSpec, other: TensorSpec) -> bool:
-    """Return whether two specs of a shape have the same elements in memory."""
-    steps = zip(one.shape, one.strides, other.strides, strict=True)
-    return all(a == b for n, a, b in steps if n > 1)
 
 
 # --- plans -------------------------------------------------------------------------------------------------

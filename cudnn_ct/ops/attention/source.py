@@ -9,16 +9,17 @@ from ... import _lib
 from ...algo_cache import CandidateSource
 from ...context import Context
 from ...graph.first import first_plan
-from ...graph.operations import Graph, Tensor, node
+from ...graph.operations import Graph
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor_of
 from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
 from ...plans.workspace import nbytes_of, room_of
 from ...plans.wrappers import on_copies
 from ...shapes.attention import AttentionProblem
+from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._elementwise_graph import cast_by_graph
+from .._elementwise_graph import cast_by_graph, elementwise_graph
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource
 from .._sequences import DeviceInts
@@ -109,7 +110,7 @@ def _planned(
     product = first_plan(_product_of_lengths(core), context) if core.one_query else None
     made = _with_buffers(engines.plan(core.problem, candidate, context), core, product)
     moves = [(part.spec, part.copy) for part in core.parts]
-    outputs = len(problem.results)
+    outputs = len(results_of(problem))
     align = not problem.aligned or any(part.offset % ALIGNMENT for part in core.parts)
     inner: Plan = made
     if align or any(part.copy for part in core.parts):
@@ -162,9 +163,7 @@ def _new_lengths(core: Core) -> list[TensorSpec]:
 
 def _product_of_lengths(core: Core) -> Graph:
     """Return the graph of the keys' lengths of one query, which are 0 for a query behind its length."""
-    queries, keys, product = (Tensor(uid, _new_lengths(core)[0]) for uid in (1, 2, 3))
-    multiply = node("pointwise", mode="mul", math_prec="float32", xdesc=queries, bdesc=keys, ydesc=product)
-    return Graph((multiply,), (queries, keys, product))
+    return elementwise_graph("mul", *_new_lengths(core) * 3)
 
 
 def _with_buffers(inner: Plan, core: Core, product: Plan | None) -> Plan:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count
 from typing import Any, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
+from ...graph.operations import Graph, Tensor
+from ...plans.base import tensors_of
 from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.conv import GEOMETRY
 from ...shapes.epilogue import WITHOUT_AMAX
-from ...shapes.float8_conv import Float8Conv, ScaledConvResult, float8_conv_problem
 from ...shapes.parse import as_bool
+from ...shapes.scaled_conv import Float8Conv, ScaledConvResult, float8_conv_problem
+from ...shapes.specs import TensorSpec
 from ...typing import (
     Algo,
     ArrayLike,
@@ -25,10 +30,37 @@ from ...typing import (
 from .._algo_arguments import without_factors
 from .._call import execute
 from .._documented import documented
+from .._epilogue import nodes_with_epilogue
+from .._graph_source import GraphSource
 from .._operands import present
 from .._operation import Operation, Select
-from .float8_graph import SOURCE
+from .._reduced_source import packed_source
+from .graph_nodes import channels_last, conv_node, packed_operands
 from .scaled import conv_scale_bias_activation, select
+
+
+def float8_conv_graph(problem: Float8Conv) -> Graph:
+    """Return the graph of a problem whose operands are contiguous with channels last."""
+    numbers, rank = count(1), len(problem.x.shape)
+
+    def tensor(spec: TensorSpec, virtual: bool = False) -> Tensor:
+        whole = spec if len(spec.shape) == rank else spec._replace(shape=(1,) * rank)  # a scale, or amax
+        return Tensor(next(numbers), channels_last(whole), virtual)
+
+    given = {name: tensor(spec) for name, spec in tensors_of(problem).items()}
+    nodes = nodes_with_epilogue(
+        lambda y: conv_node(problem.core, x=given["x"], w=given["w"], y=y),
+        given,
+        partial(tensor, problem.y._replace(dtype="float32"), virtual=True),
+        factors=[given[name] for name in ("descale_x", "descale_w") if name in given],
+        added=[given["bias"]] if problem.bias else [],
+        activation=problem.activation,
+    )
+    return Graph(tuple(nodes), tuple(given.values()))
+
+
+SOURCE = packed_source(GraphSource(float8_conv_graph), packed_operands)
+
 
 MULTIPLE = 16  # kernels load and write 16 bytes, which are 16 channels, at once
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...graph.attributes import AsDouble, AsInt32
 from ...graph.operations import Graph, Node, Tensor, node
+from ...plans.base import packed_of
 from ...shapes.conv import ROLES, ConvProblem, written_as
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, packed_strides
@@ -113,3 +114,16 @@ def two_axes(spec: TensorSpec) -> TensorSpec:
         return spec
     (n, c, length), (step_n, step_c, step) = spec.shape, spec.strides
     return TensorSpec((n, c, 1, length), (step_n, step_c, max(length * step, 1), step), spec.dtype)
+
+
+def channels_last(spec: TensorSpec) -> TensorSpec:
+    """Return a contiguous tensor with two or three spatial axes and the strides of channels last."""
+    # Engines are selected by the strides of axes of length 1 too.
+    return two_axes(spec._replace(strides=packed_strides(spec.shape, "nhwc")))
+
+
+def packed_operands(problem: Any) -> Any:
+    """Return the problem with contiguous copies of operands that do not have channels last."""
+    # Runtime-compiled engines give wrong sums unless x, w and y have one layout, and read a residual with the
+    # strides of the result.
+    return packed_of(problem, "nhwc")

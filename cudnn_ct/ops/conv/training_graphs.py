@@ -11,8 +11,7 @@ from ...shapes.specs import TensorSpec
 from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGradient, StatisticsProblem
 from .._graph_source import GraphSource
 from .._reduced_source import packed_source
-from .graph_nodes import conv_node
-from .scaled_graph import channels_last, packed_operands
+from .graph_nodes import channels_last, conv_node, packed_operands
 
 _FINALIZED = {
     "sums": "y_sum_desc",

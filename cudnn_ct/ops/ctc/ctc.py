@@ -16,7 +16,7 @@ from ...context import Context
 from ...cuda import interop
 from ...cuda import stream as streams
 from ...errors import NotSupportedError
-from ...plans.float32 import on_float32
+from ...plans.wrappers import on_float32
 from ...shapes.ctc import (
     CTC_ALGOS,
     CTC_LABELS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, log
 from typing import Any
@@ -15,20 +15,19 @@ from ...descriptors import CTCLossDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Plan
+from ...plans.call import FunctionPlan
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of, scale_plan
 from ...plans.program import NO_STEP, Step, chained
 from ...plans.tiling import sliced
 from ...shapes.ctc import CTCProblem
 from ...shapes.layer import LayerProblem
-from ...shapes.layers import SoftmaxParams
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ActivationSpec, TensorSpec
 from .._sequences import plan_for_sequences
 from .._state import CallState
 from ..activation import legacy_plan as activation_plan
 from ..reduce.legacy import reduction
-from ..softmax import softmax_plan
-from .underflow import log_softmax, of_activations, sum_over_symbols
+from .underflow import of_activations, softmax_of_symbols, sum_over_symbols, zero_plan
 
 # Pointers of a run; then the temporaries of `_with_repairs`.
 _LOGITS, *_LABELS, _LOSS, _GRADIENT, _COPY, _KEPT = range(8)
@@ -51,15 +50,17 @@ def ctc_loss_without_steps(problem: CTCProblem, _: Context) -> Plan | None:
 
 def ctc_loss(problem: CTCProblem, context: Context) -> Plan | None:
     """``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
-    return _with_repairs(problem, context, DevicePlan)
+    return _with_repairs(problem, context, _device_plan)
 
 
 def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan | None:
     """``cudnnCTCLoss``: labels and lengths are read on the host, at the call."""
-    return _with_repairs(problem, context, HostPlan)
+    return _with_repairs(problem, context, _host_plan)
 
 
-def _with_repairs(problem: CTCProblem, context: Context, make: type[DevicePlan | HostPlan]) -> Plan | None:
+def _with_repairs(
+    problem: CTCProblem, context: Context, make: Callable[[CTCProblem, Context], Plan]
+) -> Plan | None:
     """Return a plan of a C call between the steps that correct its results."""
     tensors = problem.logits, problem.loss, problem.gradient
     if any(spec.dtype != problem.ctc.compute or "nchw" not in spec.layouts for spec in tensors):
@@ -155,17 +156,14 @@ def _known_results(problem: CTCProblem) -> list[Step]:
             losses = plan_for_sequences(sequences, partial(fill_plan, value=value), problem.loss)
             steps.append(Step(losses, (_LOSS,)))
             if problem.gradient.size:
-                steps.append(Step(plan_for_sequences(sequences, _zero, problem.gradient), (_GRADIENT,)))
+                steps.append(Step(plan_for_sequences(sequences, zero_plan, problem.gradient), (_GRADIENT,)))
     return steps
-
-
-_zero = partial(fill_plan, value=0.0)
 
 
 def _zero_from(end: int, x: TensorSpec) -> Plan:
     """Fill the steps from ``end`` on."""
     offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
-    return sliced([(_zero(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
+    return sliced([(zero_plan(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
 
 
 def _until(end: int, spec: TensorSpec) -> TensorSpec:
@@ -205,10 +203,10 @@ def _unlabelled(
         temporaries = [rows, one, rows, column]
         steps = [
             Step(copy_plan(logits, rows), (of_logits, third)),
-            Step(log_softmax(rows), (third, probabilities)),
+            Step(softmax_of_symbols(rows, "log"), (third, probabilities)),
             Step(copy_plan(_blank(rows), column), (probabilities, fourth)),
             Step(reduction(total, context), (fourth, of_loss), -1.0),
-            Step(_softmax(rows), (third, probabilities)),
+            Step(softmax_of_symbols(rows, "accurate"), (third, probabilities)),
         ]
     else:
         alignments = TensorSpec.packed((1,), loss.dtype)
@@ -232,78 +230,55 @@ def _blank(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.shape[:2], spec.strides[:2], spec.dtype)
 
 
-def _softmax(rows: TensorSpec) -> Plan:
-    params = SoftmaxParams(range(2, 3), "accurate")
-    return softmax_plan(LayerProblem(rows, rows, None, None, "softmax", params))
-
-
 def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:
     return op_tensor_of("add", a, b, c)
 
 
-class _LossPlan:
-    """The parts that both C functions for CTC losses share."""
-
-    __slots__ = ("_algo", "_loss", "_tensor", "workspace")
-
-    def __init__(self, problem: CTCProblem, _: Context) -> None:
-        self._algo = CTCLossAlgo[problem.algo.upper()]
-        self._loss = CTCLossDescriptor.cached(problem.ctc)
-        self._tensor = TensorDescriptor.cached(problem.logits)
-        self.workspace = 0
+def _loss_arguments(problem: CTCProblem) -> tuple[CTCLossAlgo, CTCLossDescriptor, TensorDescriptor]:
+    """Return the arguments that both C functions for CTC losses have."""
+    loss, tensor = CTCLossDescriptor.cached(problem.ctc), TensorDescriptor.cached(problem.logits)
+    return CTCLossAlgo[problem.algo.upper()], loss, tensor
 
 
-class DevicePlan(_LossPlan):
-    """One ``cudnnCTCLoss_v8``."""
-
-    __slots__ = ()
-
-    def __init__(self, problem: CTCProblem, context: Context) -> None:
-        super().__init__(problem, context)
-        size = ctypes.c_size_t()
-        context.library.cudnnGetCTCLossWorkspaceSize_v8(
-            context.handle, self._algo, self._loss, self._tensor, self._tensor, ctypes.byref(size)
-        )
-        self.workspace = size.value
+def _device_plan(problem: CTCProblem, context: Context) -> FunctionPlan:
+    """Return one ``cudnnCTCLoss_v8``."""
+    algo, loss, tensor = _loss_arguments(problem)
+    size = ctypes.c_size_t()
+    context.library.cudnnGetCTCLossWorkspaceSize_v8(
+        context.handle, algo, loss, tensor, tensor, ctypes.byref(size)
+    )
+    nbytes = size.value
 
     # The call has no factors.
-    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the call."""
-        logits, *labels, loss, gradient = pointers
-        memory = self.workspace, context.workspace(self.workspace)
+    def run(context: Context, pointers: Sequence[Any], *_: float) -> None:
+        logits, *labels, of_loss, gradient = pointers
+        memory = nbytes, context.workspace(nbytes)
         context.library.cudnnCTCLoss_v8(
-            *(context.handle, self._algo, self._loss, self._tensor, logits),
-            *(*labels, loss, self._tensor, gradient, *memory),
+            *(context.handle, algo, loss, tensor, logits),
+            *(*labels, of_loss, tensor, gradient, *memory),
         )
 
-    def describe(self) -> str:
-        """Return a description of the plan."""
-        return f"chosen: cudnnCTCLoss_v8, {self._algo.name.lower()}"
+    return FunctionPlan(f"cudnnCTCLoss_v8, {algo.name.lower()}", run, nbytes)
 
 
-class HostPlan(_LossPlan):
-    """One ``cudnnCTCLoss``, whose workspace depends on the labels and is allocated in each run."""
+def _host_plan(problem: CTCProblem, _: Context) -> FunctionPlan:
+    """Return one ``cudnnCTCLoss``, whose workspace depends on the labels and is allocated in each run."""
+    algo, loss, tensor = _loss_arguments(problem)
 
-    __slots__ = ()
-
-    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Query the size of the workspace, and enqueue the call."""
-        logits, *_, loss, gradient = pointers
+    def run(context: Context, pointers: Sequence[Any], *_: float) -> None:
+        logits, *_labels, of_loss, gradient = pointers
         if context.capturing:
             raise NotSupportedError("cudnnCTCLoss reads labels from host memory, which no CUDA graph can")
         size, library, labels = ctypes.c_size_t(), context.library, context.state.host
-        tensors = self._tensor, self._tensor
         library.cudnnGetCTCLossWorkspaceSize(
-            context.handle, *tensors, *labels, self._algo, self._loss, ctypes.byref(size)
+            context.handle, tensor, tensor, *labels, algo, loss, ctypes.byref(size)
         )
         # Freed on the stream as soon as the call is enqueued, hence after it.
         scratch = allocator.allocate(size.value, context.stream, "a workspace") if size.value else None
         address = None if scratch is None else int(scratch.handle)
         library.cudnnCTCLoss(
-            *(context.handle, self._tensor, logits, *labels, loss, self._tensor, gradient),
-            *(self._algo, self._loss, address, size.value),
+            *(context.handle, tensor, logits, *labels, of_loss, tensor, gradient),
+            *(algo, loss, address, size.value),
         )
 
-    def describe(self) -> str:
-        """Return a description of the plan."""
-        return f"chosen: cudnnCTCLoss, {self._algo.name.lower()}, labels on the host"
+    return FunctionPlan(f"cudnnCTCLoss, {algo.name.lower()}, labels on the host", run)

@@ -61,7 +61,7 @@ def of_activations(problem: CTCProblem, context: Context, loss_plan: Plan) -> Pl
     at_least = partial(op_tensor_of, "max", rows, one_spec, rows, alpha2=limits.least)
     steps = [
         Step(fill_plan(one_spec, 1.0), (one,)),
-        Step(log_softmax(rows), (logits, logs)),
+        Step(softmax_of_symbols(rows, "log"), (logits, logs)),
         Step(at_least(), (logs, one, limited)),
         Step(loss_plan, (limited, *labels, loss, gradient)),
         Step(at_least(propagate_nan=False), (logs, one, limited)),
@@ -79,7 +79,7 @@ def of_activations(problem: CTCProblem, context: Context, loss_plan: Plan) -> Pl
     ]
     known = {*repairs.single, *repairs.impossible, *repairs.empty, *(n for n, _ in repairs.unlabelled)}
     if known:
-        steps.append(Step(plan_for_sequences(tuple(sorted(known)), _zero, losses), (raised,)))
+        steps.append(Step(plan_for_sequences(tuple(sorted(known)), zero_plan, losses), (raised,)))
     steps += [
         *_nan_where_above(limits.tolerance, losses, raised, one),
         Step(_log_softmax_backward(rows, problem.gradient), (limited, gradient, gradient)),
@@ -97,9 +97,9 @@ def sum_over_symbols(
     return [Step(reduction(total, context), (source, target), factor)]
 
 
-def log_softmax(rows: TensorSpec) -> Plan:
-    """Return a plan of the logarithm of the softmax over the symbols."""
-    params = SoftmaxParams(range(2, 3), "log")
+def softmax_of_symbols(rows: TensorSpec, algo: str) -> Plan:
+    """Return a plan of the softmax over the symbols, or of its logarithm."""
+    params = SoftmaxParams(range(2, 3), algo)
     return softmax_plan(LayerProblem(rows, rows, None, None, "softmax", params))
 
 
@@ -161,4 +161,4 @@ def _column(rows: TensorSpec) -> TensorSpec:
     return TensorSpec.packed(rows.shape[:2], rows.dtype)
 
 
-_zero = partial(fill_plan, value=0.0)
+zero_plan = partial(fill_plan, value=0.0)

@@ -28,6 +28,7 @@ from ...shapes.gnn_aggregate import (
     graph_aggregate_problem,
     graph_reduction,
 )
+from ...shapes.layer import results_of
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
@@ -172,7 +173,7 @@ def _plan(problem: GraphAggregateProblem | GraphAggregateGradientProblem) -> Pla
         appended = problem.concat if isinstance(problem, GraphAggregateProblem) else problem.dconcat
         if problem.offsets.size > 1 and (problem.op in EXTREMES or (appended and appended.size)):
             raise NotSupportedError("graph_aggregate needs an edge for max, min and concat: got 0 edges")
-        return zero_results(problem.results)
+        return zero_results(results_of(problem))
     return on_contiguous("graph_aggregate", problem, _forward if forward else _backward)
 
 
@@ -192,12 +193,13 @@ def _backward(problem: GraphAggregateGradientProblem) -> Plan:
     require_function("graph_aggregate", function)
     tensors = tensors_of(problem)
     arguments = slots(tensors, "dy", "positions", "dx", "dedges", "dconcat")
-    columns = [_columns(spec) for spec in problem.results]
+    results = results_of(problem)
+    columns = [_columns(spec) for spec in results]
     sources = problem.dx.shape[0] if problem.dx.shape[1] else problem.offsets.shape[0] - 1
     more = (*columns, DTYPES[problem.dy.dtype].code, GnnAggOp[problem.op.upper()])
     call = GraphCall(function, problem, sources, [*arguments, *more], tuple(tensors))
-    first = len(tensors) - len(problem.results)
-    zeros = [Step(fill_plan(spec, 0.0), (first + i,)) for i, spec in enumerate(problem.results) if spec.size]
+    first = len(tensors) - len(results)
+    zeros = [Step(fill_plan(spec, 0.0), (first + i,)) for i, spec in enumerate(results) if spec.size]
     return chained((), [*zeros, Step(call, tuple(range(len(tensors))))])
 
 

@@ -26,6 +26,7 @@ from ...shapes.gnn_attention import (
     GraphAttentionResult,
     graph_attention_problem,
 )
+from ...shapes.layer import results_of
 from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
@@ -197,7 +198,7 @@ def _operands(*arrays: Any) -> dict[str, Any]:
 
 def _plan(problem: GraphAttentionProblem | GraphAttentionGradientProblem) -> Plan:
     if not problem.indices.size:
-        return zero_results(problem.results)
+        return zero_results(results_of(problem))
     if isinstance(problem, GraphAttentionProblem):
         return on_contiguous("graph_attention", problem, _forward)
     return on_contiguous("graph_attention", problem, _backward)

@@ -49,11 +49,11 @@ class AttentionMethods(GraphBuilder):
         and need the lengths of both. With page tables (B, 1, pages, 1) int32 and ``seq_len_kv``, k and v are
         blocks (blocks, Hk, block length, D).
         """
-        pages = {"page_table_k": page_table_k, "page_table_v": page_table_v}
-        lengths = {"seq_len_q": seq_len_q, "seq_len_kv": seq_len_kv}
-        return self._sdpa(False, (q, k, v), scale, causal, window, {"bias": bias, **lengths, **pages}, name)[
-            "o"
-        ]
+        operands: Operands = {
+            **{"q": q, "k": k, "v": v, "bias": bias, "seq_len_q": seq_len_q, "seq_len_kv": seq_len_kv},
+            **{"page_table_k": page_table_k, "page_table_v": page_table_v},
+        }
+        return self._attention("sdpa", operands, scale, causal, window, name, stats=False)["o"]
 
     def sdpa_with_stats(
         self,
@@ -70,8 +70,9 @@ class AttentionMethods(GraphBuilder):
         name: str | None = None,
     ) -> tuple[GraphTensor, GraphTensor]:
         """Return :meth:`sdpa`, and the logarithms of the sums of exponentials (B, H, Sq, 1) in float32."""
-        more = {"bias": bias, "seq_len_q": seq_len_q, "seq_len_kv": seq_len_kv}
-        made = self._sdpa(True, (q, k, v), scale, causal, window, more, name)
+        lengths: Operands = {"seq_len_q": seq_len_q, "seq_len_kv": seq_len_kv}
+        operands: Operands = {"q": q, "k": k, "v": v, "bias": bias, **lengths}
+        made = self._attention("sdpa", operands, scale, causal, window, name, stats=True)
         return made["o"], made["stats"]
 
     def sdpa_backward(
@@ -137,13 +138,7 @@ class AttentionMethods(GraphBuilder):
         name: str | None = None,
     ) -> GraphTensor:
         """Return x (B, H, S, D), the last ``rope_dim`` elements rotated by the angles freqs (S, 1, 1, D)."""
-        return self._apply(
-            "rope",
-            {"x": x, "freqs": freqs},
-            name,
-            rope_dim=None if rope_dim is None else as_int(rope_dim, "rope_dim"),
-            output_scale=output_scale,
-        )["y"]
+        return self._rotated("rope", {"x": x, "freqs": freqs}, rope_dim, output_scale, name)["y"]
 
     def rope_backward(
         self,
@@ -155,33 +150,18 @@ class AttentionMethods(GraphBuilder):
         name: str | None = None,
     ) -> GraphTensor:
         """Return the gradient of :meth:`rope` with respect to x."""
-        return self._apply(
-            "rope_backward",
-            {"dy": dy, "freqs": freqs},
-            name,
-            rope_dim=None if rope_dim is None else as_int(rope_dim, "rope_dim"),
-            output_scale=output_scale,
-        )["dx"]
+        return self._rotated("rope_backward", {"dy": dy, "freqs": freqs}, rope_dim, output_scale, name)["dx"]
+
+    def _rotated(
+        self, kind: str, operands: Operands, rope_dim: int | None, scale: float | None, name: str | None
+    ) -> dict[str, GraphTensor]:
+        width = None if rope_dim is None else as_int(rope_dim, "rope_dim")
+        return self._apply(kind, operands, name, rope_dim=width, output_scale=scale)
 
     def _scale(self, q: GraphTensor) -> float:
         """Return the scale of scores by default."""
         shape = self._states[self._place(q, "q")].spec.shape
         return float(shape[-1] ** -0.5) if shape else 1.0  # a number has no axes, and is rejected by the rule
-
-    def _sdpa(
-        self,
-        stats: bool,
-        qkv: tuple[GraphTensor, GraphTensor, GraphTensor],
-        scale: float | None,
-        causal: Causal,
-        window: Window | None,
-        more: dict[str, GraphTensor | None],
-        name: str | None,
-    ) -> dict[str, GraphTensor]:
-        operands: Operands = {**dict(zip("qkv", qkv, strict=True)), **more}
-        if (more.get("page_table_k") is None) != (more.get("page_table_v") is None):
-            raise ValueError("page tables are incomplete: pass page_table_k and page_table_v")
-        return self._attention("sdpa", operands, scale, causal, window, name, stats=stats)
 
     def _attention(
         self,
@@ -193,6 +173,8 @@ class AttentionMethods(GraphBuilder):
         name: str | None,
         **flags: bool,
     ) -> dict[str, GraphTensor]:
+        if (operands.get("page_table_k") is None) != (operands.get("page_table_v") is None):
+            raise ValueError("page tables are incomplete: pass page_table_k and page_table_v")
         band = attention_band(causal, window)
         given = [operands.get(length) is not None for length in ("seq_len_q", "seq_len_kv")]
         paged = operands.get("page_table_k") is not None

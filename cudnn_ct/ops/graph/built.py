@@ -15,6 +15,7 @@ from ...cuda.stream import Stream
 from ...errors import CudnnError, NotSupportedError
 from ...graph.offline import ShapesOnly
 from ...plans.base import Candidate, SelectedPlan
+from ...shapes.checks import expect_dtype, expect_shape
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
 from ...shapes.specs import TensorSpec, equivalent_strides
@@ -329,10 +330,8 @@ def _stream(stream: StreamLike | None) -> Stream:
 
 def _expect(found: TensorSpec, name: str, spec: TensorSpec) -> None:
     """Raise unless an array has the shape, the dtype and the strides of a tensor."""
-    if found.shape != spec.shape:
-        raise ValueError(f"{name} has the wrong shape: got {found.shape}, expected {spec.shape}")
-    if found.dtype != spec.dtype:
-        raise TypeError(f"{name} has the wrong dtype: got {found.dtype}, expected {spec.dtype}")
+    expect_shape(found, name, spec.shape)
+    expect_dtype(found, name, spec.dtype)
     if not equivalent_strides(spec.shape, found.strides, spec.strides):
         raise ValueError(
             f"{name} has the wrong strides: got {found.strides}, expected {spec.strides}; pass a copy, or "

@@ -35,12 +35,7 @@ def with_copies(problem: GraphProblem) -> GraphProblem:
     """
     target = target_of(None)
     changed = dict(_changed(problem, target, known(CONVERSIONS, target), known(BROADCASTS, target)))
-    if not changed:
-        return problem
-    values = (
-        value._replace(spec=changed.get(place, value.spec)) for place, value in enumerate(problem.values)
-    )
-    return problem._replace(values=tuple(values))
+    return _with_specs(problem, changed) if changed else problem
 
 
 # The graph itself is not cached: equal graphs may have different zeros.
@@ -75,7 +70,7 @@ def _changed(
 
 
 def _with_specs(problem: GraphProblem, specs: Specs) -> GraphProblem:
-    values = (value._replace(spec=specs[place]) for place, value in enumerate(problem.values))
+    values = (value._replace(spec=specs.get(place, value.spec)) for place, value in enumerate(problem.values))
     return problem._replace(values=tuple(values))
 
 

@@ -22,8 +22,7 @@ from ..attention.core import core_of
 from ..attention.graph import graph_of
 from .attention_problem import attention_of
 from .coalesce import coalesced
-from .repeated import with_separate_inputs
-from .rewrites import without_clips, without_empty_reductions, without_logic
+from .rewrites import with_separate_inputs, without_clips, without_empty_reductions, without_logic
 
 _OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
 _OF_WINDOWS = (*_OF_IMAGES, "resample_forward", "resample_backward")

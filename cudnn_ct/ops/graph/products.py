@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from ...shapes.checks import some_axes
 from ...shapes.parse import as_ints
@@ -108,7 +108,7 @@ class ProductMethods(GraphBuilder):
         for x of n elements. PyTorch's ``interpolate`` places pixels differently, with ``align_corners`` or
         without. cuDNN computes it for float32 operands with channels last.
         """
-        return self._resample(x, mode, window, stride, padding, name)["y"]
+        return self._resample("resample_forward", {"x": x}, mode, window, stride, padding, name)["y"]
 
     def resample_with_indices(
         self,
@@ -120,7 +120,7 @@ class ProductMethods(GraphBuilder):
         name: str | None = None,
     ) -> tuple[GraphTensor, GraphTensor]:
         """Return the maximum in each window, and its index in the window as int8, for the gradient."""
-        made = self._resample(x, "maxpool", window, stride, padding, name)
+        made = self._resample("resample_forward", {"x": x}, "maxpool", window, stride, padding, name)
         return made["y"], made["indices"]
 
     def resample_backward(
@@ -139,17 +139,9 @@ class ProductMethods(GraphBuilder):
     ) -> GraphTensor:
         """Return the gradient of a pooling; that of maxpool needs the indices, or x and y."""
         operands: Operands = {"dy": dy, "indices": indices, "x": x, "y": y}
-        step = window if stride is None else stride
-        return self._apply(
-            "resample_backward",
-            operands,
-            name,
-            x_shape=as_ints(x_shape, "x_shape"),
-            mode=mode,
-            window=window,
-            stride=step,
-            padding=padding,
-        )["dx"]
+        shape = as_ints(x_shape, "x_shape")
+        given = (mode, window, stride, padding, name)
+        return self._resample("resample_backward", operands, *given, x_shape=shape)["dx"]
 
     def moe_grouped_matmul(
         self,
@@ -180,14 +172,15 @@ class ProductMethods(GraphBuilder):
 
     def _resample(
         self,
-        x: GraphTensor,
+        kind: str,
+        operands: Operands,
         mode: Resampling,
         window: PerAxis | None,
         stride: PerAxis | None,
         padding: Padding,
         name: str | None,
+        **attributes: Any,
     ) -> dict[str, GraphTensor]:
         step = window if stride is None else stride
-        return self._apply(
-            "resample_forward", {"x": x}, name, mode=mode, window=window, stride=step, padding=padding
-        )
+        attributes |= {"mode": mode, "window": window, "stride": step, "padding": padding}
+        return self._apply(kind, operands, name, **attributes)

@@ -12,6 +12,7 @@ from ...errors import NotSupportedError
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_results
 from ...shapes.checks import Outs, Specs
+from ...shapes.layer import results_of
 from ...shapes.matmul import MatmulProblem, matmul_problem
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, Precision, StreamLike
 from .._algo_arguments import AlgoArguments, without_factors
@@ -115,7 +116,7 @@ def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
                 f"the sums of a {problem.a} and b {problem.b} have no terms, and are not combined with a "
                 "bias, residual, scale or activation; pass the product alone"
             )
-        return lambda _: SelectedPlan(zero_results(problem.results))
+        return lambda _: SelectedPlan(zero_results(results_of(problem)))
     return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
 
 

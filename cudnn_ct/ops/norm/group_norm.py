@@ -124,8 +124,8 @@ def group_norm_backward(
     operands = {"x": x, "dy": dy, "scale": scale} | present(mean=mean, invstd=invstd)
     outs = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ)
     names, given = tuple(operands), tuple(operands.values())
-    results = execute(_BACKWARD, names, given, (groups, epsilon), outs=outs, stream=stream)
-    return BatchNormGradients(*results, None)
+    dx, dscale, dbias = execute(_BACKWARD, names, given, (groups, epsilon), outs=outs, stream=stream)
+    return BatchNormGradients(dx, dscale, dbias, None)
 
 
 # --- definitions -------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from ...context import Context
 from ...plans.base import Plan, tensors_of
 from ...plans.call import CallPlan
 from ...plans.elementwise import expand_plan
-from ...plans.float32 import PlanMaker
 from ...plans.program import Step, chained
+from ...plans.wrappers import PlanMaker
 from ...shapes.checks import result_slots
 from ...shapes.norm import (
     WITHOUT_DZ,

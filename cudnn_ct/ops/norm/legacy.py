@@ -12,7 +12,7 @@ from ...descriptors import ActivationDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
 from ...plans.axes import collapse
-from ...plans.call import ArgumentTemplate, PointerSlot
+from ...plans.call import ArgumentTemplate, FunctionPlan, PointerSlot
 from ...plans.program import partial_write_error
 from ...plans.scalars import scalar_type
 from ...plans.workspace import align_after, append
@@ -187,30 +187,19 @@ class GradientPlan:
         return f"chosen: {before}cudnnBatchNormalizationBackward{extended}, {_label(self._mode)}"
 
 
-class InferencePlan:
-    """``cudnnBatchNormalizationForwardInference``."""
+def inference_plan(problem: NormInference, _: Context, specs: Specs, mode: BatchNormMode) -> FunctionPlan:
+    """Return ``cudnnBatchNormalizationForwardInference``."""
+    x, y, parameters = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
+    slots = map(_slot, ("scale", "bias", "mean", "var"))
+    arguments = [x, _slot("x"), y, _slot("y"), parameters, *slots, ctypes.c_double(problem.epsilon)]
+    template, scalar = ArgumentTemplate(arguments, specs), scalar_type(DTYPES[problem.x.dtype].accumulate)
 
-    __slots__ = ("_arguments", "_mode", "_scalar", "workspace")
-
-    def __init__(self, problem: NormInference, context: Context, specs: Specs, mode: BatchNormMode) -> None:  # noqa: ARG002
-        x, y, parameters = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
-        names = ("scale", "bias", "mean", "var")
-        arguments = [x, _slot("x"), y, _slot("y"), parameters, *map(_slot, names)]
-        self._arguments = ArgumentTemplate([*arguments, ctypes.c_double(problem.epsilon)], specs)
-        self._mode = mode
-        self._scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
-        self.workspace = 0
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the call."""
-        factors = self._scalar(alpha), self._scalar(beta)
+    def run(context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         context.library.cudnnBatchNormalizationForwardInference(
-            context.handle, self._mode, *factors, *self._arguments.filled(pointers)
+            context.handle, mode, scalar(alpha), scalar(beta), *template.filled(pointers)
         )
 
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return f"chosen: cudnnBatchNormalizationForwardInference, {_label(self._mode)}"
+    return FunctionPlan(f"cudnnBatchNormalizationForwardInference, {_label(mode)}", run)
 
 
 def _activation(name: str | None) -> ActivationDescriptor | None:

@@ -21,6 +21,7 @@ from ...plans.axes import collapse, images
 from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan
 from ...plans.program import Step, chained
+from ...shapes.layer import results_of
 from ...shapes.norm import (
     NormGradient,
     NormInference,
@@ -32,13 +33,13 @@ from ...shapes.norm import (
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
-from .legacy import GradientPlan, InferencePlan, Specs, TrainingPlan
+from .legacy import GradientPlan, Specs, TrainingPlan, inference_plan
 
 # --- formulas ----------------------------------------------------------------------------------------------
 
 # Batch normalisation by graphs alone, for a cuDNN that has no legacy calls.
 
-_TENSORS = {"x", "y", "z", "dx", "dy", "dz"}
+_DATA = {"x", "y", "z", "dx", "dy", "dz"}
 
 
 class _Norm:
@@ -50,11 +51,11 @@ class _Norm:
         self._specs = tensors_of(problem)
         self._names = list(self._specs)
         self.formulas = Formulas(matrix, len(self._names), context)
-        first = len(self._names) - len(problem.results)
+        first = len(self._names) - len(results_of(problem))
         given = self._names[:first] + [name for name in self._names if name.startswith("running_")]
         self.terms = {
             name: self.formulas.tensor(
-                self._names.index(name), self._specs[name].dtype, vector=name not in _TENSORS
+                self._names.index(name), self._specs[name].dtype, vector=name not in _DATA
             )
             for name in given
         }
@@ -66,15 +67,11 @@ class _Norm:
 
 
 def _norm(problem: NormTraining | NormInference | NormGradient, context: Context) -> _Norm | None:
-    shape = norm_parameter_shape(problem.x.shape, problem.mode)
-    data: list[TensorSpec] = []
-    parameters: list[TensorSpec] = []
-    for name, spec in tensors_of(problem).items():
-        whole = spec
-        if spec.shape != shape and name not in _TENSORS:  # (C,)
-            whole = TensorSpec(shape, spec.strides * len(shape), spec.dtype)
-        (data if name in _TENSORS else parameters).append(whole)
-    matrix = matrix_of(data, parameters)
+    tensors = _tensors(problem).items()
+    matrix = matrix_of(
+        [spec for name, spec in tensors if name in _DATA],
+        [spec for name, spec in tensors if name not in _DATA],
+    )
     # Matrices one behind another would have sums of each.
     return None if matrix is None or matrix.number > 1 else _Norm(problem, matrix, context)
 
@@ -137,7 +134,6 @@ computes a different result."""
 
 _PER_ACTIVATION, _SPATIAL, _PERSISTENT = BatchNormMode
 
-_DATA = {"x", "y", "z", "dx", "dy", "dz"}
 
 # Maximum batch size of a training step and of its gradient, and of an inference.
 _LIMITS = {_PER_ACTIVATION: 131_070, _SPATIAL: 880_801, _PERSISTENT: 880_801}
@@ -149,8 +145,8 @@ def _empty(problem: NormTraining | NormGradient, _: Context) -> Plan | None:
     if problem.x.size:
         return None
     value = float("nan") if isinstance(problem, NormTraining) else 0.0
-    first = len(tensors_of(problem)) - len(problem.results)
-    fills = [fill_plan(spec, value) for spec in problem.results[1:3]]
+    first = len(tensors_of(problem)) - len(results_of(problem))
+    fills = [fill_plan(spec, value) for spec in results_of(problem)[1:3]]
     return chained([], [Step(fill, (first + place,)) for place, fill in enumerate(fills, 1)])
 
 
@@ -262,7 +258,7 @@ GRADIENT = (
 
 INFERENCE = (
     *_aligned(
-        InferencePlan,
+        inference_plan,
         _INFERENCE_LIMITS,
         (nd_layout, _SPATIAL),
         (nd_layout, _PER_ACTIVATION),

@@ -14,6 +14,7 @@ from ...legal.subjects import Subject, subjects_of
 from ...plans.base import SelectedPlan, packed_of
 from ...plans.wrappers import zero_results
 from ...shapes.checks import result_slots
+from ...shapes.layer import results_of
 from ...shapes.layer_norm import (
     WITHOUT_DBIAS,
     WITHOUT_STATISTICS,
@@ -111,7 +112,7 @@ def source_of(problem: RowNorm | RowNormGradient) -> CandidateSource:
 def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Select:
     wanted = AlgoArguments(*params[-3:]).request(problem)
     if not problem.x.size:
-        return lambda _: SelectedPlan(zero_results(problem.results))
+        return lambda _: SelectedPlan(zero_results(results_of(problem)))
     return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
 
 

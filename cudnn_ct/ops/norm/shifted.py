@@ -16,13 +16,13 @@ from ...context import Context
 from ...errors import LibraryLoadError, NotSupportedError
 from ...graph.first import first_plan
 from ...graph.offline import ShapesOnly
-from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.elementwise import op_tensor_of
 from ...plans.program import Step, chained
 from ...plans.wrappers import on_operands_of
 from ...shapes.layer_norm import RowNorm
 from ...shapes.specs import TensorSpec
+from .._elementwise_graph import elementwise_graph
 from .._graph_source import GraphSource
 from .row_graphs import row_norm_graph, shifted_graph
 
@@ -121,10 +121,4 @@ def _difference(problem: RowNorm, context: Context) -> Plan:
     if x == y:
         with suppress(LibraryLoadError, NotSupportedError):  # no legacy calls, or too many elements
             return op_tensor_of("add", x, mean, y, alpha2=-1.0)
-    return first_plan(_difference_graph(x, mean, y), context)
-
-
-def _difference_graph(x: TensorSpec, mean: TensorSpec, y: TensorSpec) -> Graph:
-    given, row, result = (Tensor(uid, spec) for uid, spec in enumerate((x, mean, y), 1))
-    step = node("pointwise", mode="sub", math_prec="float32", xdesc=given, bdesc=row, ydesc=result)
-    return Graph((step,), (given, row, result))
+    return first_plan(elementwise_graph("sub", x, mean, y), context)

@@ -23,7 +23,7 @@ from ...plans.elementwise import op_tensor_of
 from ...plans.program import ALPHA, BETA, Program, Step, Steps, Variants, chained
 from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_strides
+from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, strides_in_order
 from ...typing import ReduceOp
 from .._formulas import DTYPES_OF_ENGINES, Formulas, Matrix, Term, in_slices, matrix_of, pointwise, total
 from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
@@ -259,9 +259,7 @@ def reduction_graph(form: GraphReduction, dtype: str, matrix: MatrixView) -> Gra
 def _in_order_of(x: TensorSpec, y: TensorSpec) -> TensorSpec:
     """Return a contiguous float32 spec of the shape of y, with axes in the memory order of x."""
     places = sorted(range(len(x.shape)), key=lambda axis: -x.strides[axis])
-    steps = packed_strides(tuple(y.shape[axis] for axis in places), "nchw")
-    strides = dict(zip(places, steps, strict=True))
-    return TensorSpec(y.shape, tuple(strides[axis] for axis in range(len(y.shape))), "float32")
+    return TensorSpec(y.shape, strides_in_order(y.shape, places), "float32")
 
 
 def _matrix(x: TensorSpec, y: TensorSpec) -> MatrixView | None:

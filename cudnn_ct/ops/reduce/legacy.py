@@ -16,6 +16,7 @@ from ...plans.program import Step, chained
 from ...plans.scalars import scalar_type
 from ...plans.tiling import pad_axes_to_4d
 from ...plans.wrappers import scaled_after
+from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
 from ...typing import OpTensorOp, ReduceOp
@@ -174,7 +175,7 @@ class ReducePlan:
 
     def __init__(self, problem: ReduceProblem, context: Context) -> None:
         x, y, indices = problem.x, problem.kept, problem.indices
-        if indices and any("nchw" not in spec.layouts for spec in problem.results):
+        if indices and any("nchw" not in spec.layouts for spec in results_of(problem)):
             raise NotSupportedError(f"indices require a result in C order: got {problem.y}")
         axes = coalesce([x, y], in_order=indices is not None)
         if x.size > INT_MAX or any(axis.reach > INT_MAX for axis in axes):

@@ -7,7 +7,7 @@ from typing import Literal, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
-from ...plans.float32 import on_float32
+from ...plans.wrappers import on_float32
 from ...shapes.checks import result_slots
 from ...shapes.reduction import IndexedReduction, ReduceProblem, indexed_reduce_problem, reduce_problem
 from ...typing import ArrayLike, OutLike, ReduceOp, StreamLike

@@ -12,6 +12,7 @@ from ...context import Context
 from ...descriptors import Descriptor, Setter, TensorDescriptor, choice, dtype, integer, ints, members
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
+from ...plans.call import FunctionPlan
 from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.program import NO_STEP, Step, chained
 from ...plans.wrappers import on_copies, zero_or_scale
@@ -70,7 +71,7 @@ def step_plan(step: RNNStep, algorithm: RNNAlgorithm | None) -> Plan:
         if specs[name].size
     ]
     if algorithm is not None:
-        steps.append(Step(StepPlan(step.name, names, algorithm), tuple(range(len(names)))))
+        steps.append(Step(_step_call(step.name, names, algorithm), tuple(range(len(names)))))
     steps += _passed_states(step, specs)
     plan: Plan = zero_or_scale(TensorSpec.packed((0,), "float32"))  # without a batch
     if steps:
@@ -160,36 +161,24 @@ class RNNAlgorithm:
         }
 
 
-class StepPlan:
-    """The C call of one step, for pointers with the given names; a pointer without a name is null."""
-
-    __slots__ = ("_algorithm", "_constants", "_function", "_in_order", "workspace")
-
-    def __init__(self, name: str, names: list[str], algorithm: RNNAlgorithm) -> None:
-        call = CALLS[name]
-        known = [*names, *algorithm.constants, "handle", "lengths", "workspace", "reserve", "missing"]
-        places = [known.index(name if name in known else "missing") for name in call.arguments.split()]
-        self._algorithm = algorithm
-        self._constants = tuple(algorithm.constants.values())
-        self._function = call.function
-        self._in_order = itemgetter(*places)
-        self.workspace = algorithm.workspace
+def _step_call(name: str, names: list[str], algorithm: RNNAlgorithm) -> FunctionPlan:
+    """Return the C call of one step, for pointers with the given names; a pointer without a name is null."""
+    call = CALLS[name]
+    known = [*names, *algorithm.constants, "handle", "lengths", "workspace", "reserve", "missing"]
+    places = [known.index(name if name in known else "missing") for name in call.arguments.split()]
+    in_order, constants = itemgetter(*places), tuple(algorithm.constants.values())
+    nbytes = algorithm.workspace
 
     # The calls have no factors.
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the call."""
-        algorithm = self._algorithm
+    def run(context: Context, pointers: Sequence[int], *_: float) -> None:
         reserve = context.state.reserve_for(algorithm, context) if algorithm.training else 0
-        workspace = context.workspace(self.workspace)
+        workspace = context.workspace(nbytes)
         lengths = algorithm.lengths.on(context, algorithm)  # a captured graph keeps the descriptors too
         varying = (context.handle, lengths.pointer, workspace, reserve, 0)
-        arguments = self._in_order((*pointers, *self._constants, *varying))
-        getattr(context.library, self._function)(*arguments)
+        getattr(context.library, call.function)(*in_order((*pointers, *constants, *varying)))
         algorithm.lengths.keep_until_done(context.stream)
 
-    def describe(self) -> str:
-        """Return a description of the plan."""
-        return f"chosen: {self._algorithm.candidate._replace(workspace=self.workspace)}"
+    return FunctionPlan(str(algorithm.candidate._replace(workspace=nbytes)), run, nbytes)
 
 
 PADDED_IO_ENABLED = 1  # CUDNN_RNN_PADDED_IO_ENABLED, without which cuDNN takes packed data only

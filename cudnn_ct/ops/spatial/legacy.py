@@ -12,6 +12,7 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import canonical_strides
 from ...plans.base import Plan, tensors_of
+from ...plans.call import FunctionPlan
 from ...plans.elementwise import fill_plan, op_tensor_of
 from ...plans.program import Step, chained
 from ...plans.scalars import scalar_type
@@ -33,7 +34,7 @@ def grid_plan(problem: LayerProblem[None]) -> Plan:
     operand, result = tensors_of(problem).values()
     size = (operand if problem.dx else result).shape
     parts = _parts((size[0], 1), (operand, result), ())
-    return _for_parts([(GridPlan(problem, *part.specs), part.offsets) for part in parts])
+    return _for_parts([(_grid_call(problem, *part.specs), part.offsets) for part in parts])
 
 
 def sample_plan(problem: SampleProblem) -> Plan:
@@ -43,7 +44,7 @@ def sample_plan(problem: SampleProblem) -> Plan:
     one = TensorSpec.packed((1,) * 4, grid.dtype)
     images = [place for place, name in enumerate(tensors) if "grid" not in name]
     parts = _parts(problem.x.shape[:2], tuple(tensors.values()), images)
-    sampling = _for_parts([(SamplePlan(*part.specs, added=part.added), part.offsets) for part in parts])
+    sampling = _for_parts([(_sample_call(*part.specs, added=part.added), part.offsets) for part in parts])
     clipped, of_one = len(tensors), len(tensors) + 1
     steps = [
         Step(fill_plan(one, 1.0), (of_one,)),
@@ -99,60 +100,45 @@ def _for_parts(pieces: list[tuple[Any, tuple[int, ...]]]) -> Plan:
     return plan if len(pieces) == 1 else sliced(pieces)
 
 
-class GridPlan:
-    """``cudnnSpatialTfGridGeneratorForward``, or ``cudnnSpatialTfGridGeneratorBackward``."""
-
-    __slots__ = ("_function", "_transformer")
-    workspace = 0
-
-    def __init__(self, problem: LayerProblem[None], operand: TensorSpec, result: TensorSpec) -> None:
-        n, height, width, _ = (operand if problem.dx else result).shape
-        self._transformer = _transformer((n, 1, height, width), operand, result)
-        self._function = f"cudnnSpatialTfGridGenerator{'Backward' if problem.dx else 'Forward'}"
+def _grid_call(problem: LayerProblem[None], operand: TensorSpec, result: TensorSpec) -> FunctionPlan:
+    """Return ``cudnnSpatialTfGridGeneratorForward``, or ``cudnnSpatialTfGridGeneratorBackward``."""
+    n, height, width, _ = (operand if problem.dx else result).shape
+    transformer = _transformer((n, 1, height, width), operand, result)
+    function = f"cudnnSpatialTfGridGenerator{'Backward' if problem.dx else 'Forward'}"
 
     # The two functions do not scale, so alpha and beta are unused.
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the call; ``pointers`` are the operand and the result."""
-        getattr(context.library, self._function)(context.handle, self._transformer, *pointers)
+    def run(context: Context, pointers: Sequence[int], *_: float) -> None:
+        getattr(context.library, function)(context.handle, transformer, *pointers)
 
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return f"chosen: {self._function}"
+    return FunctionPlan(function, run)
 
 
-class SamplePlan:
-    """``cudnnSpatialTfSamplerForward``, or ``cudnnSpatialTfSamplerBackward``.
+def _sample_call(*specs: TensorSpec, added: bool) -> FunctionPlan:
+    """Return ``cudnnSpatialTfSamplerForward``, or ``cudnnSpatialTfSamplerBackward``.
 
     The tensors are x, grid and y, or x, grid, dy, dx and dgrid. With ``added`` dgrid is added to what is in
     its memory, because it is a sum over the channels.
     """
+    x, grid, y, *gradients = specs
+    transformer = _transformer(y.shape, grid, *gradients[1:])
+    data = (canonical_strides(spec, list(spec.layouts)) for spec in (x, y, *gradients[:1]))
+    tensors = tuple(map(TensorDescriptor.cached, data))
+    scalar, kept = scalar_type(DTYPES[y.dtype].accumulate), float(added)
 
-    __slots__ = ("_added", "_scalar", "_tensors", "_transformer")
-    workspace = 0
+    def forward(context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        (x, y), (image, grid, result) = tensors, pointers
+        head = (context.handle, transformer, scalar(alpha), x, image, grid, scalar(beta))
+        context.library.cudnnSpatialTfSamplerForward(*head, y, result)
 
-    def __init__(self, *specs: TensorSpec, added: bool) -> None:
-        x, grid, y, *gradients = specs
-        self._transformer = _transformer(y.shape, grid, *gradients[1:])
-        data = (canonical_strides(spec, list(spec.layouts)) for spec in (x, y, *gradients[:1]))
-        self._tensors = tuple(map(TensorDescriptor.cached, data))
-        self._scalar = scalar_type(DTYPES[y.dtype].accumulate)
-        self._added = float(added)
+    def backward(context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        (x, y, dx), (image, grid, gradient, of_image, of_grid) = tensors, pointers
+        head = (context.handle, transformer, scalar(alpha), x, image, scalar(beta), dx, of_image)
+        sums = scalar(1.0), y, gradient, grid, scalar(kept), of_grid
+        context.library.cudnnSpatialTfSamplerBackward(*head, *sums)
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the call."""
-        scalar, head = self._scalar, (context.handle, self._transformer, self._scalar(alpha))
-        added = scalar(beta)
-        if len(pointers) == 3:
-            (x, y), (image, grid, result) = self._tensors, pointers
-            context.library.cudnnSpatialTfSamplerForward(*head, x, image, grid, added, y, result)
-            return
-        (x, y, dx), (image, grid, gradient, of_image, of_grid) = self._tensors, pointers
-        sums = added, dx, of_image, scalar(1.0), y, gradient, grid, scalar(self._added), of_grid
-        context.library.cudnnSpatialTfSamplerBackward(*head, x, image, *sums)
-
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return f"chosen: cudnnSpatialTfSampler{'Backward' if len(self._tensors) == 3 else 'Forward'}"
+    if gradients:
+        return FunctionPlan("cudnnSpatialTfSamplerBackward", backward)
+    return FunctionPlan("cudnnSpatialTfSamplerForward", forward)
 
 
 def _transformer(shape: Shape, *grids: TensorSpec) -> SpatialTransformerDescriptor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..attention_rules import check_bias
+from ..checks import expect_dtype, expect_rank, expect_shape
 from ..specs import Shape
-from .rules import Kind, Result, Specs, expect_dtype, expect_rank, expect_shape
+from .rules import Kind, Result, Specs
 
 
 def _sdpa(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import some_axes
+from ..checks import expect_dtype, expect_rank, expect_shape, some_axes
 from ..specs import Shape
-from .rules import Kind, Result, Specs, broadcast, described, expect_dtype, expect_rank, expect_shape
+from .rules import Kind, Result, Specs, broadcast, described
 
 
 def _matmul(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ..checks import some_axes
+from ..checks import expect_dtype, expect_rank, expect_shape, some_axes
 from ..parse import as_choice, as_int
 from ..specs import TensorSpec, check_shape
-from .rules import Kind, Result, Specs, described, expect_dtype, expect_rank, expect_shape
+from .rules import Kind, Result, Specs, described
 
 
 def _reshape(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import some_axes
+from ..checks import expect_shape, some_axes
 from ..parse import as_choice
 from ..specs import Shape, TensorSpec
-from .rules import Kind, Result, Specs, expect_shape
+from .rules import Kind, Result, Specs
 
 NORM_MODES = ("layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm")
 

@@ -7,44 +7,8 @@ from typing import Any
 from .problem import GraphNode, GraphProblem
 from .rules import Kind, Result, Specs, broadcast, largest
 
-UNARY = [
-    "abs",
-    "ceil",
-    "cos",
-    "erf",
-    "exp",
-    "floor",
-    "identity",
-    "log",
-    "neg",
-    "reciprocal",
-    "rsqrt",
-    "sin",
-    "sqrt",
-    "tan",
-    "relu_fwd",
-    "tanh_fwd",
-    "sigmoid_fwd",
-    "elu_fwd",
-    "gelu_fwd",
-    "softplus_fwd",
-    "swish_fwd",
-    "gelu_approx_tanh_fwd",
-    "logical_not",
-]
-BINARY = ["add", "add_square", "atan2", "div", "floor_mod", "max", "min", "mod", "mul", "pow", "sub"]
 COMPARISONS = ["cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le"]
 LOGICAL = ["logical_and", "logical_or", "logical_not"]
-BACKWARD = [
-    "relu_bwd",
-    "tanh_bwd",
-    "sigmoid_bwd",
-    "elu_bwd",
-    "gelu_bwd",
-    "softplus_bwd",
-    "swish_bwd",
-    "gelu_approx_tanh_bwd",
-]
 # Modes whose result of whole numbers is whole.
 WHOLE = ("abs", "add", "identity", "max", "min", "mul", "neg", "sub")
 

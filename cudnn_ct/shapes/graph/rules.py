@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from ..specs import Shape, TensorSpec, packed_strides
+from ..specs import Shape, TensorSpec, packed_strides, strides_in_order
 
 Specs = Mapping[str, TensorSpec]
 
@@ -88,34 +88,10 @@ def ordered(shape: Shape, like: TensorSpec | None) -> Shape:
     if like.layout is not None:
         return packed_strides(shape, like.layout)
     # Axes of length 1 in the other tensor have arbitrary strides: keep them where C order has them.
-    rank = len(shape)
-    order = sorted(range(rank), key=lambda axis: (-abs(like.strides[axis]), axis))
-    strides, step = [1] * rank, 1
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return tuple(strides)
+    order = sorted(range(len(shape)), key=lambda axis: (-abs(like.strides[axis]), axis))
+    return strides_in_order(shape, order)
 
 
 def largest(specs: Iterable[TensorSpec]) -> TensorSpec:
     """Return the spec with the most axes and elements, the first of several."""
     return max(specs, key=lambda spec: (len(spec.shape), prod(spec.shape)))
-
-
-def expect_rank(spec: TensorSpec, name: str, *ranks: int) -> None:
-    """Raise unless a tensor has one of these numbers of axes."""
-    if len(spec.shape) not in ranks:
-        wanted = " or ".join(map(str, ranks))
-        raise ValueError(f"{name} has the wrong rank: got shape {spec.shape}, expected {wanted} axes")
-
-
-def expect_shape(spec: TensorSpec, name: str, shape: Shape) -> None:
-    """Raise unless a tensor has this shape."""
-    if spec.shape != shape:
-        raise ValueError(f"{name} has the wrong shape: got {spec.shape}, expected {shape}")
-
-
-def expect_dtype(spec: TensorSpec, name: str, *dtypes: str) -> None:
-    """Raise unless a tensor has one of these dtypes."""
-    if spec.dtype not in dtypes:
-        raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {' or '.join(dtypes)}")

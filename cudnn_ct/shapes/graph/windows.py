@@ -5,11 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from ..conv import conv_output_shape, pad_pairs
-from ..parse import as_choice, per_axis
+from ..checks import expect_rank, expect_shape
+from ..conv import conv_geometry, conv_output_shape
+from ..parse import as_choice
 from ..pooling import pool_geometry, pool_output_shape
 from ..specs import Shape, TensorSpec, check_shape
-from .rules import Kind, Result, Specs, expect_rank, expect_shape
+from .rules import Kind, Result, Specs
 
 POOLING = ("avgpool", "avgpool_exclude_padding", "maxpool")
 
@@ -45,14 +46,13 @@ def _convolved(x: Shape, w: Shape, attributes: dict[str, Any]) -> Shape:
     padding, stride, dilation = (attributes.pop(name) for name in ("padding", "stride", "dilation"))
     groups, axes = x[1] // w[1], len(x) - 2
     y = conv_output_shape(x, w, padding=padding, stride=stride, dilation=dilation, groups=groups)
-    dilations = per_axis(dilation, axes, "dilation", 1)
-    pairs = pad_pairs(padding, w[2:], dilations)
+    pairs, strides, dilations = conv_geometry(w[2:], padding, stride, dilation)
     attributes.update(
         conv_mode=as_choice(attributes.get("conv_mode"), ("cross_correlation", "convolution"), "mode"),
         spatial_dims=axes,
         pre_paddings=tuple(before for before, _ in pairs),
         post_paddings=tuple(after for _, after in pairs),
-        filter_strides=per_axis(stride, axes, "stride", 1),
+        filter_strides=strides,
         dilations=dilations,
     )
     return y
