@@ -158,6 +158,10 @@ class Context:
             return address
         return int(self._memory(self._workspaces, nbytes, "a workspace").handle) if nbytes else 0
 
+    def workspace_memory(self) -> object:
+        """Return what keeps the workspace of this call alive, also when a larger one takes its place."""
+        return self._workspaces.get(self.call_stream), self.lent and self.lent.memory
+
     def operand_copies(self, nbytes: int) -> Any:
         """Return memory for copies of operands; the caller keeps a reference, as memory may be released."""
         return self._memory(self._copies, nbytes, "copies of operands")

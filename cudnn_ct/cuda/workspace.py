@@ -56,6 +56,11 @@ class LentMemory:
     size: int
     wanted: int = 0
 
+    @property
+    def memory(self) -> object:
+        """What keeps the memory alive; None if the lender does."""
+        return None
+
     def address(self, nbytes: int) -> int | None:
         """Return the address of the memory for a call, or None if the call needs more."""
         self.wanted = max(self.wanted, nbytes)

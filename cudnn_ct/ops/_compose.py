@@ -152,6 +152,8 @@ class Composed:
     def run(self, context: Context, pointers: Sequence[int], alpha: Any, beta: float) -> None:
         """Enqueue the parts; begin again if one of them needs more workspace than before."""
         for _ in range(len(self._steps.steps) + 1):
+            context.workspace(self.workspace)
+            _memory = context.workspace_memory()  # a part that needs more must not free what it reads
             try:
                 self._program.run(context, pointers, alpha, beta)
             except _GrownError:

@@ -31,6 +31,10 @@ class TorchWorkspace(LentMemory):
         self._storage: Any = torch.UntypedStorage(nbytes, device=device) if nbytes else None
         super().__init__(0 if self._storage is None else self._storage.data_ptr(), nbytes)
 
+    @property
+    def memory(self) -> object:
+        return self._storage
+
     def address(self, nbytes: int) -> int:
         """Return the address of the memory for a part of a call."""
         self.wanted = max(self.wanted, nbytes)
