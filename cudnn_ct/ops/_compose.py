@@ -89,15 +89,17 @@ class Parts:
         given = tuple(None if one is None else one.spec for one in outs)
         aligned = not any(one.pointer % ALIGNMENT for one in (*operands, *outs) if one is not None)
         signature = CallSignature(names, specs, given, op.freeze(params), scaled, aligned)
-        with set_active(False):
-            prepared = op.settle(signature)(self._context)
-        if prepared.copies is not None:
+        inputs = op.inputs_of(names, specs)
+        if inputs != specs:
             raise NotSupportedError(f"{op.name} copies its operands")
-        given_or_new = zip(outs, prepared.results, strict=False)
+        problem = op.problem_of(signature, inputs)
+        with set_active(False):
+            selected = op.selection(problem, signature)(self._context)
+        given_or_new = zip(outs, problem.results, strict=False)
         results = [self._temporary(spec) if out is None else out for out, spec in given_or_new]
         arrays = [*operands, *results]
         offsets = tuple(one.pointer % (1 << _BITS) for one in arrays)
-        self.steps.append(Step(_Part(prepared.selected), _places(arrays), *factors, offsets))
+        self.steps.append(Step(_Part(selected), _places(arrays), *factors, offsets))
         return results
 
 

@@ -144,20 +144,15 @@ class Operation(NamedTuple):
         for name, out in zip(self.written, signature.outs, strict=False):
             check_writable(out, name)
         problem = self.problem_of(signature, inputs)
-        select = self.select(problem, signature.params) if self.select else None
         copies = copies_of(signature.specs, inputs)
-        pieces = pieces_of(problem, self.independent)
+        selection = self.selection(problem, signature)
 
         def prepare(ctx: Context) -> PreparedCall:
-            if len(pieces) > 1:
-                selected: SelectedPlan = InPieces(self._selected_pieces(pieces, signature, ctx))
-            else:
-                selected = self._selected(select, problem, signature, ctx)
             return PreparedCall.of(
                 problem,
                 signature.specs,
                 problem.results,
-                selected,
+                selection(ctx),
                 ctx.device,
                 copies=copies,
                 in_place=self.in_place,
@@ -165,6 +160,14 @@ class Operation(NamedTuple):
             )
 
         return prepare
+
+    def selection(self, problem: Any, signature: CallSignature) -> Select:
+        """Check the arguments that select a plan, and return a function that selects it for a thread."""
+        select = self.select(problem, signature.params) if self.select else None
+        pieces = pieces_of(problem, self.independent)
+        if len(pieces) > 1:
+            return lambda ctx: InPieces(self._selected_pieces(pieces, signature, ctx))
+        return lambda ctx: self._selected(select, problem, signature, ctx)
 
     def inputs_of(self, names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return the operands as the problem has them: as they are, with shorter axes, or packed copies."""
