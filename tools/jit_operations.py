@@ -5,7 +5,7 @@ python tools/jit_operations.py            # write the page from benchmarks/resul
 python tools/jit_operations.py --check    # exit 1 if the page is out of date
 
 --plan needs no GPU: each call of `cudnn-ct selftest` is planned for a described one, as its first run would
-be, and its engines are compiled. It takes a quarter of an hour. CUDNN_CT_LIBRARY names the wheel's libcudnn.
+be, and its engines are compiled. It takes some minutes. CUDNN_CT_LIBRARY names the wheel's libcudnn.
 """
 
 from __future__ import annotations

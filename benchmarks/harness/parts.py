@@ -79,7 +79,8 @@ class Parts(NamedTuple):
         given = parser.parse_args(arguments)
         if given.child:
             return self.child(given)
-        started, rows = time.monotonic(), kept_rows(given)
+        started = time.monotonic()
+        rows = [row for row in kept(given)["rows"] if row["part"] not in given.part]
         for part in given.part:
             if part in self.timed:
                 rows += self.run(part, given)
@@ -135,7 +136,9 @@ class Parts(NamedTuple):
         parts = {*given.part, *(row["part"] for row in rows)}
         bars = [bar for target in self.targets if (bar := bar_of(target, rows, parts))]
         versions = {key: value for row in rows for key, value in row.get("about", {}).items()}
-        about = {**kept_about(given), "seconds": round(time.monotonic() - started), **versions}
+        here = device()
+        where = kept(given)["about"].get("device", here) if here == NO_GPU else here
+        about = {"device": where, "seconds": round(time.monotonic() - started), **versions}
         if given.json:
             measured = [row for row in rows if "about" not in row]
             found = {
@@ -148,20 +151,12 @@ class Parts(NamedTuple):
         return "\n".join([", ".join(f"{key} {value}" for key, value in about.items()), *map(str, bars)])
 
 
-def kept_rows(given: argparse.Namespace) -> list[Row]:
-    """Return the rows of the file that are of other parts, if they are to be kept."""
-    if not (given.add and given.json and given.json.exists()):
-        return []
-    found = json.loads(given.json.read_text(encoding="utf-8"))
-    return [row for row in found["rows"] if row["part"] not in given.part]
-
-
-def kept_about(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the GPU of the rows: that of the file without a GPU here, if rows of other parts are kept."""
-    here = device()
-    if here == NO_GPU and given.add and given.json and given.json.exists():
-        here = json.loads(given.json.read_text(encoding="utf-8"))["about"].get("device", here)
-    return {"device": here}
+def kept(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what the file has, if rows of other parts are to be kept, with the name of their GPU."""
+    found: dict[str, Any] = {"rows": [], "about": {}}
+    if given.add and given.json and given.json.exists():
+        found |= json.loads(given.json.read_text(encoding="utf-8"))
+    return found
 
 
 def bar_of(target: Target, rows: Sequence[Row], parts: Collection[str]) -> Bar | None:

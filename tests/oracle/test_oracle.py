@@ -40,7 +40,8 @@ def test_oracle_finds_nothing_on_the_fakes() -> None:
 def test_oracle_finds_nothing_without_legacy_calls() -> None:
     result = compare(SEED, calls=CALLS // 4, fakes="jit", jobs=2, seconds=MAX_SECONDS)
     assert not result.findings, summary(result)
-    assert result.outcomes["agrees"] > 0.35 * CALLS // 4  # 47 to 65 % of 100 calls
+    # In 13 seeds 47 to 63 of 100 agreed: a mean of 54 with a deviation of 5.
+    assert result.outcomes["agrees"] > 0.35 * CALLS // 4
 
 
 def test_oracle_draws_every_operation() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import json
@@ -36,7 +37,7 @@ import layers_rows  # noqa: E402
 import layers_workload  # noqa: E402
 import performance_docs  # noqa: E402
 import short_choices  # noqa: E402
-from harness import timing  # noqa: E402
+from harness import parts, timing  # noqa: E402
 from harness.operands import Operands  # noqa: E402
 from harness.parts import bar_of  # noqa: E402
 from harness.results import Record, read  # noqa: E402
@@ -346,6 +347,23 @@ def test_part_of_doors_that_fails_is_a_row(
 def test_each_target_of_the_table_of_speed_has_a_part() -> None:
     assert {target.part for target in table_of_speed.TARGETS} == set(table_of_speed.PARTS)
     assert len({target.name for target in table_of_speed.TARGETS}) == len(table_of_speed.TARGETS)
+
+
+def test_added_rows_keep_the_others_and_their_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "rows.json"
+    old = [{"part": "fast", "row": "a", "us": 1.0}, {"part": "slow", "row": "b", "us": 2.0}]
+    file.write_text(json.dumps({"about": {"device": "NVIDIA H200"}, "rows": old}))
+    benchmark = parts.Parts("one", Path("one.py"), {"fast": list, "slow": list}, ())
+    new = {"part": "slow", "row": "c", "us": 3.0}
+    monkeypatch.setattr(parts.Parts, "run", lambda *_: [new])
+    monkeypatch.setattr(parts, "device", lambda: parts.NO_GPU)
+    assert benchmark.main(argparse.ArgumentParser(), ["--part", "slow", "--add", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert (found["rows"], found["about"]["device"]) == ([old[0], new], "NVIDIA H200")
+    monkeypatch.setattr(parts, "device", lambda: "NVIDIA H100")
+    benchmark.main(argparse.ArgumentParser(), ["--part", "slow", "--json", str(file)])
+    found = json.loads(file.read_text())
+    assert (found["rows"], found["about"]["device"]) == ([new], "NVIDIA H100")
 
 
 def test_target_counts_the_rows_with_its_word() -> None:
