@@ -172,7 +172,7 @@ def dtype_hint(dtype: object, names: Iterable[str]) -> str:
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         return "; write the shape as one tuple"
     if str(dtype) == "object":
-        return "; NumPy gives it to None, to strings of several lengths and to lists that are no rectangle"
+        return "; NumPy gives it to None, to strings of several lengths and to lists of unequal lengths"
     text = str(getattr(dtype, "__name__", None) or dtype).rpartition(".")[2].lower()
     known = list(names)
     import difflib  # only for an error
