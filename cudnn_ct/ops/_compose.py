@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from operator import add
+from typing import Any, NamedTuple
 
 from ..array_shapes import STREAM, ShapeArray, set_active
 from ..context import Context
 from ..dtypes import as_dtype
 from ..errors import CudnnError, NotSupportedError
-from ..plans.base import Plan, SelectedPlan, tensors_of
-from ..plans.elementwise import fill_plan
-from ..plans.program import Program, Step, Steps
+from ..plans.base import SelectedPlan, tensors_of
+from ..plans.elementwise import copy_plan, fill_plan
+from ..plans.program import Program, Step, Steps, places_after
+from ..plans.wrappers import zero_or_scale
 from ..shapes.specs import ALIGNMENT, Shape, TensorSpec
-from ._fallback import Implementation
-from ._operation import CallSignature, Operation
+from ._operation import CallSignature, Compose, Operation
 from ._shapes import composing
 
 # Arrays of a definition have addresses without memory: the place of the tensor, and bytes within it.
@@ -25,26 +26,40 @@ Definition = Callable[..., None]
 """A function of a problem, a :class:`Parts` and the arrays of the problem, which calls operations."""
 
 
-def of_calls(definition: Definition) -> Implementation:
-    """Return the implementation of an operation by the calls of its definition.
+class Part(NamedTuple):
+    """A call: the selection of its plan, and the other fields of its step."""
+
+    selected: SelectedPlan
+    places: tuple[int, ...]
+    alpha: Any
+    beta: float
+    offsets: tuple[int, ...]
+
+
+def of_calls(definition: Definition) -> Compose:
+    """Return the function that composes an operation of the calls of its definition.
 
     The definition writes all results. It may read and write views of arrays, as long as these are contiguous:
     a copy would not be one of its calls.
     """
-    return Implementation(partial(_planned, definition), aligned=True, scales=False)
+    return partial(_composed, definition)
 
 
-def _planned(definition: Definition, problem: Any, context: Context) -> Plan | None:
+def _composed(definition: Definition, problem: Any, aligned: bool, context: Context) -> SelectedPlan:
+    if not any(spec.size for spec in problem.results):
+        return SelectedPlan(zero_or_scale(problem.results[0]))
     tensors = tensors_of(problem)
-    if not all("nchw" in spec.layouts for spec in tensors.values()):
-        return None
-    parts = Parts(context, list(tensors.values()))
+    parts = Parts(context, list(tensors.values()), aligned)
+    first = len(tensors) - len(problem.results)
+    arrays = [parts.packed(place, read=place < first) for place in range(len(tensors))]
     token = composing.set(parts)
     try:
         with set_active(True):
-            definition(problem, parts, **dict(zip(tensors, parts.arrays, strict=True)))
+            definition(problem, parts, **dict(zip(tensors, arrays, strict=True)))
     finally:
         composing.reset(token)
+    for place in range(first, len(tensors)):
+        parts.copy(arrays[place], parts.arrays[place])
     return Composed(parts)
 
 
@@ -52,14 +67,29 @@ class Parts:
     """The calls of a definition, in their order, and the memory between them.
 
     ``arrays`` are those of the problem, ``steps`` the calls, ``temporaries`` the specs of the arrays that are
-    neither operands nor results.
+    neither operands nor results. Without ``aligned``, an array of the problem may be misaligned.
     """
 
-    def __init__(self, context: Context, tensors: Sequence[TensorSpec]) -> None:
-        self._context, self._count = context, len(tensors)
+    def __init__(self, context: Context, tensors: Sequence[TensorSpec], aligned: bool) -> None:
+        self._context, self._aligned = context, aligned
         self.arrays = [_array(spec, place) for place, spec in enumerate(tensors)]
         self.temporaries: list[TensorSpec] = []
-        self.steps: list[Step] = []
+        self.steps: list[Part] = []
+
+    def packed(self, place: int, *, read: bool) -> ShapeArray:
+        """Return an array of the problem, or memory in its place if it is not contiguous, copied if read."""
+        array = self.arrays[place]
+        if "nchw" in array.spec.layouts:
+            return array
+        memory = self._temporary(TensorSpec.packed(array.spec.shape, array.spec.dtype))
+        if read:
+            self.copy(array, memory)
+        return memory
+
+    def copy(self, source: ShapeArray, target: ShapeArray) -> None:
+        """Copy an array, unless the target is the array itself."""
+        if source is not target:
+            self._add(SelectedPlan(copy_plan(source.spec, target.spec)), [source, target])
 
     def filled(self, shape: Shape, dtype: str, value: float) -> ShapeArray:
         """Return an array of a number between the calls."""
@@ -67,12 +97,12 @@ class Parts:
 
     def fill(self, array: ShapeArray, value: float) -> ShapeArray:
         """Set the elements of an array to a number, and return it."""
-        self.steps.append(Step(fill_plan(array.spec, value), _places([array])))
+        self._add(SelectedPlan(fill_plan(array.spec, value)), [array])
         return array
 
     def _temporary(self, spec: TensorSpec) -> ShapeArray:
         self.temporaries.append(spec)
-        return _array(spec, self._count + len(self.temporaries) - 1)
+        return _array(spec, len(self.arrays) + len(self.temporaries) - 1)
 
     def call(
         self,
@@ -87,7 +117,8 @@ class Parts:
         """Add a call; return its results, new arrays where none is given."""
         specs = tuple(one.spec for one in operands)
         given = tuple(None if one is None else one.spec for one in outs)
-        aligned = not any(one.pointer % ALIGNMENT for one in (*operands, *outs) if one is not None)
+        moved = any(one.pointer % ALIGNMENT for one in (*operands, *outs) if one is not None)
+        aligned = self._aligned and not moved
         signature = CallSignature(names, specs, given, op.freeze(params), scaled, aligned)
         inputs = op.inputs_of(names, specs)
         if inputs != specs:
@@ -97,71 +128,74 @@ class Parts:
             selected = op.selection(problem, signature)(self._context)
         given_or_new = zip(outs, problem.results, strict=False)
         results = [self._temporary(spec) if out is None else out for out, spec in given_or_new]
-        arrays = [*operands, *results]
-        offsets = tuple(one.pointer % (1 << _BITS) for one in arrays)
-        self.steps.append(Step(_Part(selected), _places(arrays), *factors, offsets))
+        self._add(selected, [*operands, *results], *factors)
         return results
+
+    def _add(
+        self, selected: SelectedPlan, arrays: Sequence[ShapeArray], alpha: Any = 1.0, beta: float = 0.0
+    ) -> None:
+        places = tuple([(one.pointer >> _BITS) - 1 for one in arrays])
+        offsets = tuple([one.pointer % (1 << _BITS) for one in arrays])
+        self.steps.append(Part(selected, places, alpha, beta, offsets))
 
 
 def _array(spec: TensorSpec, place: int) -> ShapeArray:
     return ShapeArray.over(spec, (place + 1) << _BITS, STREAM, STREAM, STREAM)
 
 
-def _places(arrays: Sequence[ShapeArray]) -> tuple[int, ...]:
-    return tuple((one.pointer >> _BITS) - 1 for one in arrays)
+class Composed(SelectedPlan):
+    """The selections of the parts, and the program of their plans.
 
+    Temporaries lie in the workspace, behind those of the parts.
+    """
 
-class _GrownError(Exception):
-    """A part has another plan, which needs more workspace than the part had: arrays may be overwritten."""
-
-
-class _Part:
-    """A call as a step: its plan may be timed, or exchanged for another one, when it runs first."""
-
-    def __init__(self, selected: SelectedPlan) -> None:
-        self._selected, self._fresh = selected, True
-        self.workspace = selected.plan.workspace
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: Any, beta: float) -> None:
-        selected, arguments = self._selected, (pointers, alpha, beta)
-        if self._fresh:
-            self._fresh = not selected.run_first(context, *arguments, compare=False)
-        else:
-            try:
-                selected.plan.run(context, *arguments)
-            except CudnnError as error:
-                if not selected.run_other(error, context, *arguments):
-                    raise
-        if selected.plan.workspace > self.workspace:
-            self.workspace = selected.plan.workspace
-            raise _GrownError
-
-    def describe(self) -> str:
-        return self._selected.describe()
-
-
-class Composed:
-    """The program of an operation's parts. Temporaries lie in the workspace, behind those of the parts."""
+    __slots__ = ("_parts", "_plans", "_temporaries")
 
     def __init__(self, parts: Parts) -> None:
-        self._steps = Steps(parts.temporaries, parts.steps)
-        self._program = Program(self._steps)
+        self._parts, self._temporaries = parts.steps, parts.temporaries
+        self._join()
 
     @property
-    def workspace(self) -> int:
-        return self._program.workspace
+    def needs_timing(self) -> bool:
+        return any(part.selected.needs_timing for part in self._parts)
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: Any, beta: float) -> None:
-        """Enqueue the parts; begin again if one of them needs more workspace than before."""
-        for _ in range(len(self._steps.steps) + 1):
-            context.workspace(self.workspace)
-            _memory = context.workspace_memory()  # a part that needs more must not free what it reads
-            try:
-                self._program.run(context, pointers, alpha, beta)
-            except _GrownError:
-                self._program = Program(self._steps)
-            else:
-                return
+    def run_first(self, context: Context, *arguments: Any, compare: bool) -> bool:  # noqa: ARG002
+        """Run each part as if for the first time, because another plan may have to run it.
+
+        Begin again if one of them needs more workspace than before: it may have overwritten temporaries.
+        """
+        settled = None
+        while settled is None:
+            settled = self._run_parts(context, arguments[0])
+            if self._plans != [part.selected.plan for part in self._parts]:
+                self._join()
+        return settled
+
+    def run_other(self, error: CudnnError, context: Context, *arguments: Any) -> bool:  # noqa: ARG002
+        """Run again from the beginning, where the part that fails may run another plan."""
+        self.run_first(context, *arguments, compare=False)
+        return True
+
+    def _run_parts(self, context: Context, pointers: Sequence[int]) -> bool | None:
+        """Return whether all parts have their plans; None if one of them needs more workspace than before."""
+        own = max([plan.workspace for plan in self._plans])
+        offsets, nbytes = places_after(own, self._temporaries)
+        base = context.workspace(nbytes)
+        _memory = context.workspace_memory()  # a part that needs more must not free what it reads
+        memory, settled = [*pointers, *[base + offset for offset in offsets]], True
+        for selected, places, alpha, beta, moved in self._parts:
+            given = tuple(map(add, [memory[place] for place in places], moved))
+            settled &= selected.run_first(context, given, alpha, beta, compare=False)
+            if selected.plan.workspace > own:
+                return None
+        return settled
+
+    def _join(self) -> None:
+        """Make the program of the plans, which later runs and replays use."""
+        self._plans = [part.selected.plan for part in self._parts]
+        steps = [Step(plan, *part[1:]) for plan, part in zip(self._plans, self._parts, strict=True)]
+        self.plan = Program(Steps(self._temporaries, steps))
 
     def describe(self) -> str:
-        return self._program.describe()
+        texts = (part.selected.describe().removeprefix("chosen: ") for part in self._parts)
+        return f"chosen: {'; then '.join(texts)}"

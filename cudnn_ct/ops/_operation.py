@@ -108,6 +108,9 @@ class CallSignature(NamedTuple):
 Select = Callable[[Context], SelectedPlan]
 """Select the plan that runs a problem in a thread."""
 
+Compose = Callable[[Any, bool, Context], SelectedPlan]
+"""Compose a problem of calls of other operations; the bool is whether all pointers are aligned."""
+
 
 class Operation(NamedTuple):
     """An operation: its name, the function that makes its problem, and how a plan is selected.
@@ -123,7 +126,7 @@ class Operation(NamedTuple):
     with negative ones are copied, unless ``any_strides`` is set. ``independent`` returns the axes along which
     a problem with too many elements is split. ``written`` are the names of the results in
     messages. ``relayout`` is that of :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an
-    immutable snapshot of the arguments.
+    immutable snapshot of the arguments. ``compose`` takes the place of implementations in unscaled calls.
     """
 
     name: str
@@ -137,6 +140,7 @@ class Operation(NamedTuple):
     relayout: bool = True
     select: Callable[[Any, tuple[Any, ...]], Select] | None = None
     freeze: Callable[[tuple[Any, ...]], tuple[Any, ...]] = freeze
+    compose: Compose | None = None
 
     def settle(self, signature: CallSignature) -> Callable[[Context], PreparedCall]:
         """Check arguments, and return a function that prepares their call for a thread and a device."""
@@ -209,6 +213,8 @@ class Operation(NamedTuple):
     ) -> SelectedPlan:
         """Select a plan, or use an implementation that replaces engines which this cuDNN lacks."""
         scaled, aligned = any(signature.scaled), signature.aligned
+        if self.compose and not scaled:
+            return self.compose(problem, aligned, ctx)
         try:
             if select:
                 return select(ctx)

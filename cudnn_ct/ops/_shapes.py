@@ -82,6 +82,9 @@ def _plan(op: Operation, problem: Any, where: Any, scaled: bool) -> bool:
 
     Raise the error of the first one that rejects the problem, if none supports it.
     """
+    if op.compose:
+        op.compose(problem, True, where)
+        return True
     rejected: NotSupportedError | None = None
     for one in usable(op.implementations, scaled=scaled):
         try:

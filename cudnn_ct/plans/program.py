@@ -166,16 +166,21 @@ class _Line(NamedTuple):
 def _line(given: Steps) -> tuple[_Line, int]:
     """Return steps that are ready to run, and the bytes of workspace that they need."""
     temporaries, steps, written = given
-    nbytes = max((step.plan.workspace for step in steps), default=0)
-    offsets = []
-    for one in temporaries:
-        offset, nbytes = align_after(nbytes, one) if isinstance(one, int) else append(nbytes, one)
-        offsets.append(offset)
+    offsets, nbytes = places_after(max((step.plan.workspace for step in steps), default=0), temporaries)
     ready = [
         (step.plan, _taking(step.places), step.alpha, step.beta, step.offsets if any(step.offsets) else ())
         for step in steps
     ]
     return _Line(ready, offsets, nbytes, len(steps) if written is None else written), nbytes
+
+
+def places_after(nbytes: int, temporaries: Sequence[TensorSpec | int]) -> tuple[list[int], int]:
+    """Return the offsets of temporaries behind ``nbytes`` of workspace, and the bytes of all."""
+    offsets = []
+    for one in temporaries:
+        offset, nbytes = align_after(nbytes, one) if isinstance(one, int) else append(nbytes, one)
+        offsets.append(offset)
+    return offsets, nbytes
 
 
 def _taking(places: tuple[int, ...] | None) -> Any:

@@ -11,11 +11,13 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.array_shapes import active
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.ops import _compose
-from cudnn_ct.ops._compose import Composed, _Part
-from cudnn_ct.plans.base import SelectedPlan
+from cudnn_ct.ops._compose import Composed, Part
+from cudnn_ct.plans.base import NotChosen, SelectedPlan
 
 from .cudnn import FakeCudnn
+from .host import Host
 
 
 def operands() -> list[np.ndarray]:
@@ -25,13 +27,13 @@ def operands() -> list[np.ndarray]:
 
 def composed() -> Composed:
     """Return the plan of the last call."""
-    plan = context.of_device(0).last_call.selected.plan
+    plan = context.of_device(0).last_call.selected
     assert isinstance(plan, Composed)
     return plan
 
 
-def parts_of(plan: Composed) -> list[_Part]:
-    return [step.plan for step in plan._steps.steps if isinstance(step.plan, _Part)]
+def parts_of(plan: Composed) -> list[Part]:
+    return plan._parts
 
 
 class Grown(SelectedPlan):
@@ -49,7 +51,8 @@ class Grown(SelectedPlan):
             return "another plan"
 
     def run_first(self, context: Any, *arguments: Any, compare: bool) -> bool:
-        self.plan = self.Plan(self.plan)
+        if not isinstance(self.plan, self.Plan):
+            self.plan = self.Plan(self.plan)
         return super().run_first(context, *arguments, compare=compare)
 
 
@@ -59,11 +62,13 @@ def test_a_call_begins_again_if_a_part_needs_more_workspace(fake: FakeCudnn) -> 
     given = [ct.asarray(one) for one in (x, scale, bias)]
     ct.group_norm(*given, groups=3)
     plan = composed()
-    before, part = plan.workspace, parts_of(plan)[-1]
-    part._selected, part._fresh = Grown(part._selected.plan), True
+    before, parts = plan.plan.workspace, parts_of(plan)
+    parts[-1] = parts[-1]._replace(selected=Grown(parts[-1].selected.plan))
+    plan._join()
+    context.of_device(0).last_call.fresh.append(True)
     y = ct.group_norm(*given, groups=3).y
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
-    assert plan.workspace > before + 4000
+    assert plan.plan.workspace > before + 4000
     assert "another plan" in plan.describe()
     np.testing.assert_allclose(ct.group_norm(*given, groups=3).y.numpy(), expected, rtol=1e-5, atol=1e-5)
 
@@ -72,9 +77,9 @@ def test_temporaries_do_not_overlap_the_workspace_of_parts(fake: FakeCudnn) -> N
     x, scale, bias = operands()
     ct.group_norm(*map(ct.asarray, (x, scale, bias)), groups=3)
     plan = composed()
-    own = max(part.workspace for part in parts_of(plan))
-    _, offsets, nbytes, _ = plan._program._line
-    spans = sorted(zip(offsets, [spec.size * 4 for spec in plan._steps.temporaries], strict=True))
+    own = max(part.selected.plan.workspace for part in parts_of(plan))
+    _, offsets, nbytes, _ = plan.plan._line
+    spans = sorted(zip(offsets, [spec.size * 4 for spec in plan._temporaries], strict=True))
     assert spans[0][0] >= own
     assert all(start + size <= after for (start, size), (after, _) in pairwise(spans))
     assert spans[-1][0] + spans[-1][1] <= nbytes
@@ -90,8 +95,82 @@ def test_a_part_that_copies_its_operands_is_rejected(
     operation = _compose.of_calls(definition)
     from cudnn_ct.ops.norm import group_norm
 
-    forward = group_norm._FORWARD._replace(implementations=(operation,))
+    forward = group_norm._FORWARD._replace(compose=operation)
     monkeypatch.setattr(group_norm, "_FORWARD", forward)
     with pytest.raises(ct.NotSupportedError, match="copies its operands"):
         ct.group_norm(*map(ct.asarray, operands()), groups=3)
     assert not active()
+
+
+def test_operands_and_results_that_are_not_contiguous_are_copied(fake: FakeCudnn) -> None:
+    x, scale, bias = operands()
+    expected = ct.reference.group_norm(x, scale, bias, groups=3).y
+    given = ct.asarray(np.ascontiguousarray(x.transpose(3, 2, 1, 0))).transpose(3, 2, 1, 0)
+    y = ct.empty((5, 4, 6, 2)).transpose(3, 2, 1, 0)
+    out = (y, ct.empty((2, 3)), ct.empty((2, 3)))
+    for _ in range(4):  # the last runs are not first ones
+        ct.group_norm(given, ct.asarray(scale), ct.asarray(bias), groups=3, out=out)
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_misaligned_operand_is_computed(fake: FakeCudnn) -> None:
+    x, scale, bias = operands()
+    expected = ct.reference.group_norm(x, scale, bias, groups=3).y
+    moved = ct.asarray(np.concatenate([[0], x.ravel()]).astype(np.float32))[1:].reshape(x.shape)
+    assert moved.pointer % 16
+    y = ct.group_norm(moved, ct.asarray(scale), ct.asarray(bias), groups=3).y
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_part_that_fails_later_may_run_another_plan(fake: FakeCudnn) -> None:
+    x, scale, bias = operands()
+    expected = ct.reference.group_norm(x, scale, bias, groups=3).y
+    given = [ct.asarray(one) for one in (x, scale, bias)]
+    ct.group_norm(*given, groups=3)
+    plan = composed()
+    chosen = parts_of(plan)[-1].selected
+    working, chosen.plan = chosen.plan, NotChosen("a plan that cuDNN rejects")
+    chosen.run_other = lambda error, ctx, *arguments: working.run(ctx, *arguments) is None
+    plan._join()
+    y = ct.group_norm(*given, groups=3).y
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_composed_call_allocates_nothing_but_its_results(fake: FakeCudnn, host: Host) -> None:
+    given = [ct.asarray(one) for one in operands()]
+    ct.group_norm(*given, groups=3)
+    out = (ct.empty((2, 6, 4, 5)), ct.empty((2, 3)), ct.empty((2, 3)))
+    host.calls.clear()
+    ct.group_norm(*given, groups=3)
+    new = host.calls.count("cuMemAllocFromPoolAsync")
+    host.calls.clear()
+    ct.group_norm(*given, groups=3, out=out)
+    assert (new, host.calls.count("cuMemAllocFromPoolAsync")) == (2, 0)  # the statistics share one
+
+
+def test_a_composed_call_is_captured(fake: FakeCudnn, host: Host) -> None:
+    x, scale, bias = operands()
+    expected = ct.reference.group_norm(x, scale, bias, groups=3).y
+    given = [ct.asarray(one) for one in (x, scale, bias)]
+    captured = ct.capture(lambda *arrays: ct.group_norm(*arrays, groups=3).y)
+    for _ in range(3):
+        np.testing.assert_allclose(captured(*given).numpy(), expected, rtol=1e-5, atol=1e-5)
+    assert len(host.launches) == 2
+
+
+def test_a_composed_call_on_another_stream_waits_for_its_operands(fake: FakeCudnn, host: Host) -> None:
+    x, scale, bias = operands()
+    expected = ct.reference.group_norm(x, scale, bias, groups=3).y
+    given = [ct.asarray(one) for one in (x, scale, bias)]
+    side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
+    for _ in range(3):
+        y = ct.group_norm(*given, groups=3, stream=side).y
+        assert y.home is side
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+    assert any(entry[:2] == ("wait", side.handle) for entry in host.log)
+
+
+def test_an_empty_batch_needs_no_part(fake: FakeCudnn) -> None:
+    parameters = [ct.zeros((6,), "float64"), ct.zeros((6,), "float64")]
+    results = ct.group_norm(ct.zeros((0, 6, 4), "float64"), *parameters, groups=3)
+    assert [one.shape for one in results] == [(0, 6, 4), (0, 3), (0, 3)]

@@ -225,12 +225,12 @@ def _backward(problem: GroupNormGradient, parts: Parts, **at: Any) -> None:
 _FORWARD = Operation(
     "a group normalisation",
     rules.group_norm,
-    (of_calls(_forward),),
+    compose=of_calls(_forward),
     written=("out", "mean of out", "invstd of out"),
 )
 _BACKWARD = Operation(
     "the gradient of a group normalisation",
     rules.group_norm_gradient,
-    (of_calls(_backward),),
+    compose=of_calls(_backward),
     written=("out", "dscale of out", "dbias of out"),
 )
