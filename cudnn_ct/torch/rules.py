@@ -288,13 +288,18 @@ def _multi_head_attention(
     _unless(add_zero_attn, "add_zero_attn is not supported")
     _unless(any(rest.get(name) is not None for name in ("static_k", "static_v")), "static keys")
     _unless(in_proj_weight is None or embed_dim_to_check != query.shape[-1], "separate projections")
-    steps, batch, width = query.shape
-    packed = F.linear(query, in_proj_weight, in_proj_bias)
-    heads = packed.view(steps, batch, 3, num_heads, width // num_heads).permute(2, 1, 3, 0, 4)
-    q, k, v = heads.unbind(0)
+    # Modules with batch_first give a transposed view, and transpose the result: in the memory order of x nothing
+    # is copied.
+    swapped = query.transpose(0, 1)
+    batch_first = swapped.is_contiguous()
+    x = swapped if batch_first else query
+    packed = F.linear(x, in_proj_weight, in_proj_bias)
+    heads = packed.unflatten(-1, (3, num_heads, x.shape[2] // num_heads))
+    q, k, v = heads.permute(2, *((0, 3, 1) if batch_first else (1, 3, 0)), 4).unbind(0)
     y = _attention(q, k, v, dropout_p=dropout_p if training else 0.0)
-    joined = y.permute(2, 0, 1, 3).reshape(steps, batch, width)
-    return F.linear(joined, out_proj_weight, out_proj_bias), None
+    joined = y.permute(*((0, 2) if batch_first else (2, 0)), 1, 3).reshape(x.shape)
+    found = F.linear(joined, out_proj_weight, out_proj_bias)
+    return (found.transpose(0, 1) if batch_first else found), None
 
 
 # --- recurrent networks ------------------------------------------------------------------------------------

@@ -56,8 +56,9 @@ def test_an_unchanged_model_has_the_values_and_gradients_of_torch(cpu: None) -> 
     assert ctt.report() is block.report()
 
 
-def test_self_attention_of_torch_is_served(cpu: None) -> None:
-    module = nn.MultiheadAttention(32, 4, batch_first=True).half().eval()
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_self_attention_of_torch_is_served(cpu: None, batch_first: bool) -> None:
+    module = nn.MultiheadAttention(32, 4, batch_first=batch_first).half().eval()
     x = torch.randn(2, 6, 32).half()
     expected, _ = nn.MultiheadAttention.forward(
         module.float(), x.float(), x.float(), x.float(), need_weights=False
@@ -66,6 +67,7 @@ def test_self_attention_of_torch_is_served(cpu: None) -> None:
         found, _ = module.half()(x, x, x, need_weights=False)
     torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
     assert block.report().served == {"attention": 1}
+    assert found.is_contiguous()  # a residual connection adds it to x
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
