@@ -5,6 +5,7 @@ Each operation is written as its formula reads; `by_torch` has the same interfac
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from math import prod
 from typing import Any
@@ -448,6 +449,47 @@ def _of_images(function: Compute) -> Compute:
     return compute
 
 
+# --- group normalisation: one group after another -----------------------------------------------------------
+
+
+def _groups(x: np.ndarray, arguments: Arguments) -> Iterator[tuple[tuple[int, int], tuple[int, slice]]]:
+    """Yield the index (image, group) of each group, and the index of its elements in x."""
+    groups = int(arguments.get("groups", 1))
+    size = x.shape[1] // groups
+    for image, group in np.ndindex(x.shape[0], groups):
+        yield (image, group), (image, slice(group * size, (group + 1) * size))
+
+
+def _of_channels(parameter: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(parameter.reshape(-1, *(1,) * (x.ndim - 2)), x.shape)
+
+
+def group_norm(operands: Operands, arguments: Arguments) -> Values:
+    x = operands["x"]
+    scale, bias = (_of_channels(operands[name], x) for name in ("scale", "bias"))
+    mean, invstd = np.zeros((2, x.shape[0], int(arguments.get("groups", 1))))
+    y = np.zeros(x.shape)
+    for at, own in _groups(x, arguments):
+        mean[at], var = (moment.item() for moment in _moments(x[own].reshape(1, -1)))
+        invstd[at] = 1 / np.sqrt(var + arguments.get("epsilon", 1e-5))
+        y[own] = scale[own] * (x[own] - mean[at]) * invstd[at] + bias[own]
+    return {"y": y, "mean": mean, "invstd": invstd}
+
+
+def group_norm_backward(operands: Operands, arguments: Arguments) -> Values:
+    x, dy, statistics = operands["x"], operands["dy"], operands
+    if operands.get("mean") is None:
+        statistics = group_norm({**operands, "bias": operands["scale"]}, arguments)
+    scaled, normal, dx = _of_channels(operands["scale"], x) * dy, np.zeros(x.shape), np.zeros(x.shape)
+    for at, own in _groups(x, arguments):
+        count, invstd = np.float64(x[own].size), statistics["invstd"][at]
+        normal[own] = (x[own] - statistics["mean"][at]) * invstd
+        crossed = (scaled[own] * normal[own]).sum() / count
+        dx[own] = invstd * (scaled[own] - scaled[own].sum() / count - normal[own] * crossed)
+    axes = (0, *range(2, x.ndim))
+    return {"dx": dx, "dscale": (dy * normal).sum(axes), "dbias": dy.sum(axes)}
+
+
 # --- local response normalisation ---------------------------------------------------------------------------
 
 
@@ -591,6 +633,8 @@ VALUES: dict[str, Compute] = {
     "batch_norm_inference": batch_norm_inference,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_inference_backward": batch_norm_inference_backward,
+    "group_norm": group_norm,
+    "group_norm_backward": group_norm_backward,
     "instance_norm": _of_images(batch_norm_training),
     "instance_norm_backward": _of_images(batch_norm_backward),
     "lrn": lrn,

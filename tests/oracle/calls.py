@@ -49,6 +49,8 @@ POSITIONAL = {
     "fill": ("x", "value"),
     "grid_sample": ("x", "grid"),
     "grid_sample_backward": ("dy", "x", "grid"),
+    "group_norm": ("x", "scale", "bias"),
+    "group_norm_backward": ("dy", "x", "scale"),
     "instance_norm": ("x", "scale", "bias"),
     "instance_norm_backward": ("dy", "x", "scale"),
     "ada_layer_norm": ("x", "scale"),

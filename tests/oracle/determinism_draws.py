@@ -222,8 +222,10 @@ def _batch_norm(operation: str) -> Callable[[Source, int], Recipe]:
         shape, dtype = _image(source, most // 2), source.choice(FLOATS)
         shape = (max(2, shape[0]), *shape[1:])
         wide = "float32" if dtype in HALF else dtype
-        arguments = {"epsilon": 1e-5}
+        arguments: dict[str, Any] = {"epsilon": 1e-5}
         images = operation.startswith("batch")
+        if operation.startswith("group"):
+            arguments["groups"] = source.choice([n for n in range(1, shape[1] + 1) if shape[1] % n == 0])
         if images:
             arguments["mode"] = source.choice(("spatial", "spatial", "per_activation"))
         full = images and arguments["mode"] == "per_activation"
@@ -315,7 +317,7 @@ LARGE: dict[str, Callable[[Source, int], Recipe]] = {
         name: _batch_norm(name)
         for name in (
             *("batch_norm_training", "batch_norm_backward", "batch_norm_inference_backward"),
-            *("instance_norm", "instance_norm_backward"),
+            *("group_norm", "group_norm_backward", "instance_norm", "instance_norm_backward"),
         )
     },
     **{name: _conv(name) for name in ("conv", "conv_backward_data", "conv_backward_filter")},

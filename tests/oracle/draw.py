@@ -859,6 +859,35 @@ def _instance_norm_backward(source: Source) -> Recipe:
     return Recipe(operands, drawn.arguments, drawn.out, derived, more=more)
 
 
+def _group_norm(source: Source) -> Recipe:
+    dtype, channels = source.choice(FLOATS), source.choice((1, 2, 3, 4, 6, 8, 12, 16, 32))
+    divisors = [one for one in range(1, channels + 1) if channels % one == 0]
+    groups = source.choice((1, channels, *divisors))
+    axes = source.choice((0, 1, 2, 2, 2, 3, 4))
+    longest = 1 if source.chance(0.1) else (1, 9, 9, 5, 3)[axes]
+    size = tuple(0 if source.chance(0.01) else source.randint(1, longest) for _ in range(axes))
+    images = 0 if source.chance(0.02) else source.randint(1, 4)
+    shape, wide = (images, channels, *size), "float32" if dtype in HALF else dtype
+    operands = {"x": (shape, dtype, _centre(source))}
+    operands |= dict.fromkeys(("scale", "bias"), (shape[1:2], wide, "normal"))
+    arguments = {"groups": groups, "epsilon": source.choice((1e-5, 1e-2))}
+    more = dict.fromkeys(("mean", "invstd"), ((images, groups), wide))
+    return Recipe(operands, arguments, (shape, dtype), scaled=False, more=more)
+
+
+def _group_norm_backward(source: Source) -> Recipe:
+    drawn = _group_norm(source)
+    x, scale = drawn.operands["x"], drawn.operands["scale"]
+    operands, derived = {"x": x, "dy": (*x[:2], "normal"), "scale": scale}, {}
+    if source.chance(0.6):  # with an epsilon that shows whether the call reads them
+        given = drawn.arguments | {"epsilon": source.choice((1e-5, 1e-1))}
+        for name, (shape, dtype) in drawn.more.items():
+            operands[name] = (shape, dtype, "normal")
+            derived[name] = Derived("group_norm", name, given)
+    more = dict.fromkeys(("dscale", "dbias"), scale[:2])
+    return drawn._replace(operands=operands, derived=derived, more=more)
+
+
 def _batch_norm_inference(source: Source) -> Recipe:
     n = _norm(source)
     operands = {"x": (n.shape, n.dtype, "normal")}
@@ -1443,6 +1472,8 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "fill": _fill,
     "grid_sample": _grid_sample,
     "grid_sample_backward": _grid_sample_backward,
+    "group_norm": _group_norm,
+    "group_norm_backward": _group_norm_backward,
     "instance_norm": _instance_norm,
     "instance_norm_backward": _instance_norm_backward,
     "lrn": _lrn,

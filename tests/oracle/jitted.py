@@ -44,6 +44,7 @@ DOORS = {
     ),
     "conv_transpose": Door(("x", "w"), _GEOMETRY | _same("output_padding")),
     "grid_sample": Door(("x", "grid"), {}),
+    "group_norm": Door(_NORM, _same("groups", "epsilon"), "y"),
     "instance_norm": Door(_NORM, _same("epsilon"), "y"),
     "layer_norm": Door(_NORM, _same("epsilon"), "y"),
     "lrn": Door(("x",), {"n": "n", "lrn_alpha": "alpha", "lrn_beta": "beta", "k": "k"}),

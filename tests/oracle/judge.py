@@ -31,6 +31,8 @@ FACTOR = {
     "ctc_loss": 256,
     "layer_norm": 64,
     "layer_norm_backward": 64,
+    "group_norm": 64,
+    "group_norm_backward": 64,
     "instance_norm": 64,
     "instance_norm_backward": 64,
     "lrn_backward": 128,
@@ -54,6 +56,7 @@ ROUNDINGS = {
     "conv_batch_norm_statistics": 4,
     "conv_bias_activation": 4,
     "conv_scale_bias_activation": 4,
+    "group_norm_backward": 4,  # one more than batch_norm_backward, which reads scale * dy
     "instance_norm": 4,
     "instance_norm_backward": 3,
     **{f"{name}{step}": 4 for name in ROW_NORMS for step in ("", "_backward")},
@@ -192,7 +195,7 @@ def operands_of(call: Call, answers: dict[str, Any]) -> Operands:
         known = dict(values)
         if operation == "softmax":
             known["x"] = values_of(call.operands[name])
-        if operation in ("batch_norm_training", "instance_norm", *ROW_NORMS):
+        if operation in ("batch_norm_training", "group_norm", "instance_norm", *ROW_NORMS):
             known["bias"] = np.zeros_like(known["scale"])
         answer = answers[operation](known, arguments)[result].value
         tensor = call.operands[name]

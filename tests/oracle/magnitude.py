@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -428,6 +429,72 @@ def _of_images(scale: Scale, combine: Callable[[Any], Any]) -> Scale:
     return of_images
 
 
+# --- group normalisation: batch normalisation of one image, whose channels are groups ----------------------
+
+
+class _Groups(_Statistics):
+    """Operands (1, N * groups, C / groups, pixels), without scale and bias, which belong to channels."""
+
+    def __init__(self, operands: Operands, arguments: Arguments, mean: Any, invstd: Any) -> None:
+        n, channels, *size = self.image = operands["x"].shape
+        groups = int(arguments.get("groups", 1))
+        self.channels, rows = (1, channels, *(1 for _ in size)), (1, n * groups, channels // groups)
+        x = operands["x"].reshape(*rows, prod(size))
+        if mean is None:
+            mean, invstd = batch_statistics(x, arguments)
+        super().__init__({"x": x, "scale": np.ones(rows[:2])}, arguments, mean, invstd)
+
+    def of_channels(self, parameter: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(np.abs(parameter).reshape(self.channels), self.image)
+
+    def gradient(self, d: np.ndarray, parts: np.ndarray) -> np.ndarray:
+        """Return the size of dx for the one of ``scale * dy``, with ``parts`` in place of ``normal``."""
+        d = d.reshape(self.x.shape)
+        crossed = parts * self.average(d * self.normal) + self.normal * self.average(d * parts)
+        return (self.invstd * (d + self.average(d) + crossed)).reshape(self.image)
+
+
+def _group_norm(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    at = _Groups(operands, arguments, values["mean"], values["invstd"])
+    normal = (at.parts + at.normal * at.spread).reshape(at.image)
+    return {
+        "y": at.of_channels(operands["scale"]) * normal + at.of_channels(operands["bias"]),
+        "mean": at.average(np.abs(at.x)).reshape(values["mean"].shape),
+        "invstd": (at.invstd * at.spread).reshape(values["invstd"].shape),
+    }
+
+
+def _group_norm_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    given, dy = operands.get("mean"), np.abs(operands["dy"])
+    at = _Groups(operands, arguments, given, operands.get("invstd"))
+    parts, axes = at.parts if given is not None else at.parts * at.spread, (0, *range(2, dy.ndim))
+    return {
+        "dx": at.gradient(at.of_channels(operands["scale"]) * dy, parts),
+        "dscale": (dy * parts.reshape(at.image)).sum(axes),
+        "dbias": dy.sum(axes),
+    }
+
+
+def _group_norm_backward_rounded(
+    table: Table, operands: Operands, arguments: Arguments, values: Values
+) -> Values:
+    """``scale * dy`` is rounded to the dtype of x, in float16 with fewer digits below 2**-14."""
+    at = _Groups(operands, arguments, operands.get("mean"), operands.get("invstd"))
+    d = np.maximum(at.of_channels(operands["scale"]) * np.abs(operands["dy"]), 2.0**-14)
+    return {"dx": at.gradient(d, at.normal)}
+
+
+def _open_groups(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Groups of which the mean has too few correct digits, as in :func:`_open_constants`."""
+    if operands.get("invstd") is not None or not operands["x"].size:
+        return {}
+    at = _Groups(operands, arguments, None, None)
+    lost = _open_constants(table, {"x": at.x}, arguments, {"dx": at.x, "invstd": at.invstd})
+    elements, axes = lost["dx"].reshape(at.image), (0, *range(2, len(at.image)))
+    masks = {"y": elements, "dx": elements, "invstd": lost["invstd"], "dscale": elements.any(axes)}
+    return {name: mask.reshape(values[name].shape) for name, mask in masks.items() if name in values}
+
+
 # --- reductions -------------------------------------------------------------------------------------------
 
 
@@ -766,6 +833,8 @@ SCALES: dict[str, Scale] = {
     "batch_norm_inference": _norm_inference,
     "batch_norm_backward": _norm_backward,
     "batch_norm_inference_backward": _norm_inference_backward,
+    "group_norm": _group_norm,
+    "group_norm_backward": _group_norm_backward,
     "instance_norm": _of_images(_norm_training, lambda scales: scales.sum(0)),
     "instance_norm_backward": _of_images(_norm_backward, lambda scales: scales.sum(0)),
     "reduce": _reduce,
@@ -801,6 +870,8 @@ OPEN: dict[str, Scale] = {
     "softmax": _open_exponentials,
     "batch_norm_training": _open_constants,
     "batch_norm_backward": _open_constants,
+    "group_norm": _open_groups,
+    "group_norm_backward": _open_groups,
     "instance_norm": _of_images(_open_constants, lambda masks: masks.any(0)),
     "instance_norm_backward": _of_images(_open_constants, lambda masks: masks.any(0)),
     "reduce": _open_reductions,
@@ -817,6 +888,7 @@ OPEN: dict[str, Scale] = {
 ROUNDED: dict[str, Scale] = {
     "batch_norm_training": _norm_rounded,
     "batch_norm_backward": _norm_backward_rounded,
+    "group_norm_backward": _group_norm_backward_rounded,
     "instance_norm": _of_images(_norm_rounded, lambda sizes: sizes.sum(0)),
     "instance_norm_backward": _of_images(_norm_backward_rounded, lambda sizes: sizes.sum(0)),
     **ROW_ROUNDED,

@@ -298,6 +298,27 @@ def _instance_norm_backward(rng: np.random.Generator) -> Case:
     return "instance_norm_backward", given, arguments
 
 
+def _group_norm(rng: np.random.Generator) -> Case:
+    groups = int(rng.integers(1, 4))
+    sizes = _shape(rng, int(rng.integers(0, 5)))
+    shape = (_pick(rng, 0, 1, 3), groups * int(rng.integers(1, 4)), *sizes)
+    operands = {
+        "x": rng.normal(size=shape) + _pick(rng, 0, 100),
+        "scale": rng.normal(size=shape[1]),
+        "bias": rng.normal(size=shape[1]),
+    }
+    return "group_norm", operands, {"groups": groups, "epsilon": _pick(rng, 0.01, 0.1)}
+
+
+def _group_norm_backward(rng: np.random.Generator) -> Case:
+    _, operands, arguments = _group_norm(rng)
+    forward = solve("group_norm", operands, **arguments)
+    given = {"x": operands["x"], "dy": rng.normal(size=operands["x"].shape), "scale": operands["scale"]}
+    if _pick(rng, True, False):
+        given.update({name: forward[name].value for name in ("mean", "invstd")})
+    return "group_norm_backward", given, arguments
+
+
 def _matmul(rng: np.random.Generator) -> Case:
     m, n, k = (int(one) for one in rng.integers(1, 6, 3))
     batch = _pick(rng, ((), ()), ((2,), ()), ((), (3,)), ((2, 1), (3,)), ((2,), (2,)))
@@ -718,6 +739,8 @@ DRAWS: dict[str, Draw] = {
     "batch_norm_inference": _batch_norm_inference,
     "batch_norm_backward": _batch_norm_backward,
     "batch_norm_inference_backward": _batch_norm_inference_backward,
+    "group_norm": _group_norm,
+    "group_norm_backward": _group_norm_backward,
     "instance_norm": _instance_norm,
     "instance_norm_backward": _instance_norm_backward,
     "causal_conv1d": _causal,
@@ -1261,6 +1284,28 @@ def test_batch_norm_gradients_by_differences(mode: str, activation: str | None) 
                 wanted = _differences("batch_norm_training", given, by, "y", dy, **arguments)
                 _close(found[result].value, wanted)
         assert ("dz" in found) == (activation is not None)
+
+
+def test_group_norm_gradients_by_differences() -> None:
+    rng = np.random.default_rng(11)
+    x, dy = rng.normal(size=(2, 6, 2)), rng.normal(size=(2, 6, 2))
+    given = {"x": x, "scale": rng.normal(size=6), "bias": rng.normal(size=6)}
+    arguments = {"groups": 2, "epsilon": 0.1}
+    forward = solve("group_norm", given, **arguments)
+    saved = {name: forward[name].value for name in ("mean", "invstd")}
+    for statistics in ({}, saved):
+        operands = {"x": x, "dy": dy, "scale": given["scale"], **statistics}
+        found = solve("group_norm_backward", operands, **arguments)
+        for result, by in (("dx", "x"), ("dscale", "scale"), ("dbias", "bias")):
+            _close(found[result].value, _differences("group_norm", given, by, "y", dy, **arguments))
+
+
+def test_group_norm_of_one_channel_each_is_instance_norm() -> None:
+    rng = np.random.default_rng(12)
+    given = {"x": rng.normal(size=(2, 3, 5)), "scale": rng.normal(size=3), "bias": rng.normal(size=3)}
+    groups, images = solve("group_norm", given, groups=3), solve("instance_norm", given)
+    for name, answer in images.items():
+        np.testing.assert_allclose(groups[name].value.ravel(), answer.value.ravel(), rtol=1e-13)
 
 
 def test_batch_norm_inference_gradients_by_differences() -> None:

@@ -177,10 +177,10 @@ def _normalised(x: np.ndarray, axes: tuple[int, ...], passes: int) -> np.ndarray
 
 
 @pytest.mark.parametrize("ratio", [1000, 10_000])
-@pytest.mark.parametrize("operation", ["layer_norm", "batch_norm_training", "instance_norm"])
+@pytest.mark.parametrize("operation", ["layer_norm", "batch_norm_training", "group_norm", "instance_norm"])
 def test_oracle_finds_a_variance_of_one_pass(operation: str, ratio: int) -> None:
     shape, axes = ((8, 512), (1,)) if operation == "layer_norm" else ((4, 3, 16, 16), (0, 2, 3))
-    axes = (2, 3) if operation == "instance_norm" else axes
+    axes = {"instance_norm": (2, 3), "group_norm": (1, 2, 3)}.get(operation, axes)
     parameters = shape[1:2]
     operands = {"x": Tensor(shape, "float32", f"offset {ratio}", seed=ratio)}
     operands |= dict.fromkeys(("scale", "bias"), Tensor(parameters, "float32", "positive"))
