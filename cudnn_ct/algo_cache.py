@@ -40,7 +40,7 @@ from .errors import (
     without_frames,
 )
 from .graph import recording
-from .graph.offline import ShapesOnly
+from .graph.offline import ShapesOnly, target_of
 from .graph.operations import Graph
 from .plans.base import Candidate, Heuristic, NotChosen, Plan, Problem, SelectedPlan, unsupported
 
@@ -248,8 +248,10 @@ class Selection(SelectedPlan):
 
     def _explained(self, context: Context) -> Any:
         """Return why each engine rejects the graph of the problem; None if it has none, or an engine fits."""
+        from .legal.rules import why_not_asked
+
         graph = self._source.graph_of(self.problem)
-        if graph is None:
+        if graph is None or why_not_asked(self.problem, target_of(context)):
             return None
         from .graph.explain import explanation_of_rejection  # only after a failure
 

@@ -10,10 +10,12 @@ from typing import Any, get_args
 from . import context
 from .context import Context
 from .cuda import stream as streams
-from .errors import Explanation, NotSupportedError
+from .errors import Explanation, NotSupportedError, Reason
 from .graph.changes import supported_changes
 from .graph.explain import explain_graph
+from .graph.offline import target_of
 from .graph.operations import Graph
+from .legal.rules import why_not_asked
 from .ops.conv.candidates import CONVOLUTIONS
 from .ops.conv.padded_candidates import with_even_padding
 from .ops.graph.attention_problem import attention_of
@@ -132,6 +134,8 @@ def _of_graph(what: Explicable, device: Any) -> Explanation:
         names = {uid: value.name for uid, value in enumerate(what.values, 1)}  # as `lowered` numbers them
     if device is None:
         with _current() as ctx:
+            if reason := why_not_asked(what, target_of(ctx)):
+                return Explanation(problem, reasons=(Reason((), "graph", reason, ""),))
             return explain_graph(graph, ctx, problem, names=names)
     from .cli import offline  # processes and the doctor: only for described devices
 

@@ -92,6 +92,12 @@ def rejection_of(problem: Any, algorithm: str, target: Target) -> str:
     return ""
 
 
+def why_not_asked(problem: Any, target: Target) -> str:
+    """Return why cuDNN must not be asked about a problem, as it ends the process; empty if it may."""
+    rejecting = _holding("reject", subjects_of(problem), target)
+    return next((fact.reason for fact in rejecting if fact.effect in ("crash", "hang")), "")
+
+
 @lru_cache(maxsize=256)
 def _rejected_algorithms(problem: Any, target: Target) -> tuple[tuple[Sequence[str] | None, str], ...]:
     """Return legacy algorithms that must not compute a problem, None for all of them, with the reasons."""
