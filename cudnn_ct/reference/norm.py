@@ -294,7 +294,8 @@ def group_norm_backward(
     rows = (len(values), count, prod(values.shape[1:]) // count)
     d = gradient * wide(arrays["scale"]).reshape(-1, *(1,) * (values.ndim - 2))
     d, each = d.reshape(rows), n.reshape(rows)
-    dx = d - d.mean(2, keepdims=True) - each * (d * each).mean(2, keepdims=True)
+    means = [one.sum(2, keepdims=True) / np.float64(rows[2]) for one in (d, d * each)]
+    dx = d - means[0] - each * means[1]
     dx = (wide(invstd)[:, :, None] * dx).reshape(values.shape)
     axes = (0, *range(2, values.ndim))
     kind = as_dtype(norm_parameter_dtype(dtype)).numpy
@@ -308,7 +309,9 @@ def _normalised_groups(
     """Return the normalised x, and the mean and the inverse deviation of each group of each image."""
     rows = x.reshape(len(x), groups, prod(x.shape[1:]) // groups)
     if mean is None or invstd is None:
-        mean, invstd = rows.mean(2), 1 / np.sqrt(rows.var(2) + epsilon)
+        count = np.float64(rows.shape[2])  # zero in an empty image, whose mean is NaN without a warning
+        mean = rows.sum(2) / count
+        invstd = 1 / np.sqrt(np.square(rows - mean[:, :, None]).sum(2) / count + epsilon)
     return ((rows - mean[:, :, None]) * invstd[:, :, None]).reshape(x.shape), mean, invstd
 
 

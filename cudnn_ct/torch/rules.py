@@ -288,8 +288,8 @@ def _multi_head_attention(
     _unless(add_zero_attn, "add_zero_attn is not supported")
     _unless(any(rest.get(name) is not None for name in ("static_k", "static_v")), "static keys")
     _unless(in_proj_weight is None or embed_dim_to_check != query.shape[-1], "separate projections")
-    # Modules with batch_first give a transposed view, and transpose the result: in the memory order of x nothing
-    # is copied.
+    # Modules with batch_first give a transposed view, and transpose the result back: in the order of memory
+    # nothing is copied.
     swapped = query.transpose(0, 1)
     batch_first = swapped.is_contiguous()
     x = swapped if batch_first else query

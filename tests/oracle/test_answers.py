@@ -300,7 +300,7 @@ def _instance_norm_backward(rng: np.random.Generator) -> Case:
 
 def _group_norm(rng: np.random.Generator) -> Case:
     groups = int(rng.integers(1, 4))
-    sizes = _shape(rng, int(rng.integers(0, 5)))
+    sizes = tuple(map(int, rng.integers(0, 5, rng.integers(0, 5))))
     shape = (_pick(rng, 0, 1, 3), groups * int(rng.integers(1, 4)), *sizes)
     operands = {
         "x": rng.normal(size=shape) + _pick(rng, 0, 100),
