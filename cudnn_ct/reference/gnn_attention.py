@@ -179,6 +179,6 @@ def _slope(active: Float64, params: GraphAttention) -> Float64:
         "tanh": lambda: 1 - active * active,
         "elu": lambda: np.where(active > 0, ones, 1 + active),
         "scale": lambda: alpha * ones,
-        "leaky_relu": lambda: np.where(active > 0, ones, alpha),
+        "leaky_relu": lambda: np.where(active >= 0, ones, alpha),  # as cuDNN; PyTorch has alpha at 0
     }
     return np.asarray(values[params.activation]())

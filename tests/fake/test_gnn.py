@@ -235,3 +235,12 @@ def test_set_of_one_library_computes_without_a_handle(host: Host, monkeypatch: p
         assert {name for name in alone.names() if "Gnn" not in name} == set()
         del found, placed, y, scores, activated
         forget()
+
+
+def test_leaky_relu_has_the_slope_of_positive_numbers_at_zero() -> None:
+    """As cuDNN 9.28 computes it on an H200: gradients of a node add up to zero if its slopes are equal."""
+    graph, x, target, w = ([0, 2], [0, 1]), np.array([[1.0], [3.0]]), np.array([[-1.0]]), np.ones(1)
+    _, scores, activated = ct.reference.graph_attention(*graph, x, target, w)
+    np.testing.assert_array_equal(activated, [[0], [2]])
+    found = ct.reference.graph_attention_backward(np.ones((1, 1)), *graph, x, target, w, scores, activated)
+    np.testing.assert_allclose(found.dtarget, 0, atol=1e-12)

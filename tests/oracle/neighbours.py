@@ -78,7 +78,7 @@ def _activation(arguments: Arguments) -> tuple[Callable[[Array], Array], Callabl
         "tanh": (np.tanh, lambda x: 1 / np.cosh(x) ** 2),
         "elu": (lambda x: np.where(x > 0, x, np.expm1(x)), lambda x: np.where(x > 0, 1, np.exp(x))),
         "scale": (lambda x: alpha * x, lambda x: alpha * np.ones_like(x)),
-        "leaky_relu": (lambda x: x * np.where(x > 0, 1, alpha), lambda x: np.where(x > 0, 1, alpha)),
+        "leaky_relu": (lambda x: x * np.where(x > 0, 1, alpha), lambda x: np.where(x < 0, alpha, 1)),
     }[named(arguments.get("activation"), "leaky_relu")]
 
 

@@ -63,7 +63,7 @@ def _activated(x: Any, arguments: Arguments) -> Any:
         "tanh": lambda: torch.tanh(x),
         "elu": lambda: functional.elu(x),
         "scale": lambda: alpha * x,
-        "leaky_relu": lambda: functional.leaky_relu(x, alpha),
+        "leaky_relu": lambda: torch.where(x < 0, alpha * x, x),  # functional.leaky_relu has alpha at 0
     }
     return curves[named(arguments.get("activation"), "leaky_relu")]()
 

@@ -161,7 +161,8 @@ def graph_attention_backward(
     Notes
     -----
     ``cudnnGnnMhaGatV2Backward`` with sums by atomic additions in float32, which have no defined order, so the
-    last bits may vary from run to run. Needs and costs are those of the forward pass.
+    last bits may vary from run to run. The slope of the leaky relu at 0 is 1, and ``coefficient`` in PyTorch.
+    Needs and costs are those of the forward pass.
 
     Examples
     --------
