@@ -69,7 +69,8 @@ def engine_candidates(
             rows += [] if row.key in known else [row]
             if most is not None and sum(not row.rejected for row in rows) >= most:
                 break
-            if first is not None and sum(_is_first(row, rules) for row in rows) >= first:
+            usable = (Engine.parse(row.algorithm).number for row in rows if not row.rejected)
+            if first is not None and sum(number not in rules.last for number in usable) >= first:
                 break
     except (NotSupportedError, BadParamError) as error:
         return rows or [no_engine("; ".join([str(error), *getattr(error, "__notes__", [])]))]
@@ -91,10 +92,6 @@ def _named_first(graph: Graph, rules: EngineRules, context: Context | Planner) -
     names = [one.engine for one in rules.first if on_gpu(capability, one.arch)]
     rows = (engine_by_name(graph, rules, name, context) for name in names)
     return [row for row in rows if not row.rejected]
-
-
-def _is_first(row: Candidate, rules: EngineRules) -> bool:
-    return not row.rejected and Engine.parse(row.algorithm).number not in rules.last
 
 
 def first_dynamic_engine(

@@ -28,7 +28,7 @@ from .broadcasts import (
 )
 
 if TYPE_CHECKING:
-    from .operations import Graph, Node, Tensor
+    from .operations import Graph, Node
 
 NATIVE = "native graph"  # the operation of these facts
 BROADCASTS, CONVERSIONS = "a broadcast that engines read wrong", "rows of part words converted for a product"
@@ -165,7 +165,8 @@ def _computed_choice(graph: Graph) -> Iterator[str]:
     for one in _nodes(graph, "pointwise"):
         if one.attributes["mode"] == "binary_select" and result_of(one) in of_products:
             tensors: list[Any] = [one.attributes[name] for name in ("xdesc", "bdesc")]
-            if not all(_is_input(tensor, uses) for tensor in tensors):
+            # Each must be an input of the graph that one node reads.
+            if any(one.value is not None or one.virtual or uses[one.uid] != 1 for one in tensors):
                 yield ""
 
 
@@ -208,11 +209,6 @@ def _shared_element(graph: Graph) -> Iterator[str]:
 def _uses(graph: Graph) -> Counter[int]:
     """Return the number of nodes that have each tensor; its producer is one of them."""
     return Counter(tensor.uid for one in graph.nodes for _, tensor in tensors_of_node(one))
-
-
-def _is_input(tensor: Tensor, uses: Mapping[int, int]) -> bool:
-    """Return whether a tensor is an input of a graph that one node reads."""
-    return tensor.value is None and not tensor.virtual and uses[tensor.uid] == 1
 
 
 CONDITIONS: dict[str, Callable[[Graph], Iterator[str]]] = {

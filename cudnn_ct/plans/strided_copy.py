@@ -125,7 +125,8 @@ def _reversed(axes: list[Axis], found: list[Move]) -> tuple[tuple[int, int], lis
             strides[at], row = row, row * axes[at].length
         strides[place] = row
         nbytes = max(nbytes, row << bits)
-        found.append(Move(memory, offset, other, 0, _with_targets(axes, strides)))
+        placed = tuple(axis._replace(target=step) for axis, step in zip(axes, strides, strict=True))
+        found.append(Move(memory, offset, other, 0, placed))
         memory, other = other, (SECOND if other == FIRST else FIRST)
         for bit in range(bits):
             block = row << bit
@@ -135,10 +136,6 @@ def _reversed(axes: list[Axis], found: list[Move]) -> tuple[tuple[int, int], lis
         offset = ((1 << bits) - length) * row  # the last element of the padded axis is the first one
         axes = [axis._replace(source=step) for axis, step in zip(axes, strides, strict=True)]
     return (memory, offset), axes, (nbytes, nbytes)
-
-
-def _with_targets(axes: Sequence[Axis], strides: Sequence[int]) -> tuple[Axis, ...]:
-    return tuple(axis._replace(target=step) for axis, step in zip(axes, strides, strict=True))
 
 
 def _doubled(axis: Axis, others: Sequence[Axis]) -> Iterator[Move]:

@@ -9,7 +9,6 @@ from ... import _lib
 from ...algo_cache import CandidateSource
 from ...context import Context
 from ...graph.first import first_plan
-from ...graph.operations import Graph
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor_of
 from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
@@ -24,7 +23,7 @@ from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource
 from .._sequences import DeviceInts
 from ..reduce.legacy import ReducePlan
-from .core import Core, Part, core_of
+from .core import Core, core_of
 from .graph import MASKED, graph_of, named_graph
 
 # --- copies ------------------------------------------------------------------------------------------------
@@ -107,7 +106,8 @@ def _planned(
     engines: CandidateSource, problem: AttentionProblem, candidate: Candidate, context: Context
 ) -> Plan:
     core = _core(problem)
-    product = first_plan(_product_of_lengths(core), context) if core.one_query else None
+    lengths = _new_lengths(core) * 3  # of the keys of one query, which are 0 for a query behind its length
+    product = first_plan(elementwise_graph("mul", *lengths), context) if core.one_query else None
     made = _with_buffers(engines.plan(core.problem, candidate, context), core, product)
     moves = [(part.spec, part.copy) for part in core.parts]
     outputs = len(results_of(problem))
@@ -134,19 +134,16 @@ def _adapted(row: Candidate, core: Core) -> Candidate:
     """Add the workspace of buffers, and what the notes of engines omit: dq is summed in any order."""
     problem = core.problem
     same = problem.dy is None or problem.deterministic or problem.dbias is not None
+    misaligned = any(part.offset % ALIGNMENT for part in core.parts)
     room = room_of(
         [
             *_buffers(core),
             *_new_lengths(core),
-            *(part.copy or part.spec for part in core.parts if _copied(part, core)),
+            *(part.copy or part.spec for part in core.parts if part.copy or misaligned),
         ]
     )
     room += sum(room_of_conversion(part.spec, part.copy) for part in core.parts if part.copy)
     return row._replace(workspace=row.workspace + room, deterministic=row.deterministic and same)
-
-
-def _copied(part: Part, core: Core) -> bool:
-    return part.copy is not None or any(one.offset % ALIGNMENT for one in core.parts)
 
 
 def _buffers(core: Core) -> list[TensorSpec]:
@@ -159,11 +156,6 @@ def _buffers(core: Core) -> list[TensorSpec]:
 def _new_lengths(core: Core) -> list[TensorSpec]:
     """Return the buffer for lengths of the keys that differ from those of the call."""
     return [TensorSpec.packed((1, 1, core.problem.sizes.batch), "int32")] if core.one_query else []
-
-
-def _product_of_lengths(core: Core) -> Graph:
-    """Return the graph of the keys' lengths of one query, which are 0 for a query behind its length."""
-    return elementwise_graph("mul", *_new_lengths(core) * 3)
 
 
 def _with_buffers(inner: Plan, core: Core, product: Plan | None) -> Plan:

@@ -188,7 +188,9 @@ def _targets(ctx: Context, shape: Shape, values: tuple[Any, ...], spec: CTCSpec)
             f"blank is {spec.blank}; cuDNN has the blank at 0 alone: exchange symbols {spec.blank} and 0"
         )
     device = [
-        as_operand(value, name, ctx.stream) if _is_on_device(value) else None
+        as_operand(value, name, ctx.stream)
+        if isinstance(value, DeviceArray) or not interop.in_host_memory(value)
+        else None
         for name, value in zip(LABEL_NAMES, values, strict=True)
     ]
     if ctx.capturing and any(array is not None for array in device):
@@ -258,10 +260,6 @@ def _copied(ctx: Context, values: Shape) -> DeviceArray:
             raise not_on_stream("labels or lengths")
         copy = copies[values] = DeviceInts(ctx.device, values, "labels or lengths")
     return copy.on(ctx)
-
-
-def _is_on_device(value: Any) -> bool:
-    return isinstance(value, DeviceArray) or not interop.in_host_memory(value)
 
 
 def _is_as_cudnn_takes_it(array: DeviceArray) -> bool:
