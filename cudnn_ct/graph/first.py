@@ -7,10 +7,12 @@ from itertools import chain, islice
 
 from ..context import Context
 from ..errors import CudnnError, NotSupportedError
+from ..legal.rules import rules_of_subjects
+from ..legal.subjects import subjects_of_native
 from ..plans.base import Candidate
 from .backend import attempt
 from .engines import execution_plan, heuristic_configs
-from .offline import Planner
+from .offline import Planner, compute_capability, target_of
 from .operations import Graph, operation_graph
 from .plan import GraphPlan
 from .recording import PlanRequest
@@ -38,9 +40,14 @@ def first_engine(
 ) -> CompiledPlan:
     """Build the plan of :func:`first_plan`; return a ``stored`` one if it has the first engine that works."""
     native, reasons = operation_graph(graph, context), []
-    offered = heuristic_configs(native, context)
+    rules = rules_of_subjects(tuple(subjects_of_native(graph)), target_of(context))
+    capability, offered = compute_capability(context), heuristic_configs(native, context)
     first = list(islice(offered, len(order)))
     for offer in chain((first[i] for i in order if i < len(first)), offered):
+        wrong = rules.why_wrong(offer.engine, offer.notes, capability)
+        if wrong:
+            reasons.append(f"{offer.engine}: {wrong}")
+            continue
         if stored is not None and stored[1].algorithm == str(offer.engine):
             return stored
         made = attempt(execution_plan, native, offer.engine, context)

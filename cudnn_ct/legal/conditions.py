@@ -27,7 +27,8 @@ _OF_FAMILY = {
     ),
     "products": ("matmul",),
     "networks": ("rnn",),
-    "graphs": ("graph", "moe_grouped_matmul", "resample"),
+    "poolings": ("resample",),
+    "graphs": ("graph", "moe_grouped_matmul"),
     "native graphs": (NATIVE,),
     "nodes": ("convolution",),
     "everything": ("all",),
@@ -241,6 +242,12 @@ def _indexes_first_axis(problem: Any) -> bool:
     )
 
 
+_POOLINGS: dict[str, Condition] = {
+    "bfloat16": lambda p: p.dtype == "bfloat16",
+    "maxima": lambda p: p.mode == "maxpool",
+    "a serialized plan in forward compatibility mode": lambda _: False,  # this package makes none
+}
+
 _GRAPHS: dict[str, Condition] = {
     "a clipped relu and a product of matrices": _clips_beside_product,
     "a reduction of axes of length 1": _reduces_one_element,
@@ -250,11 +257,6 @@ _GRAPHS: dict[str, Condition] = {
         value.spec.dtype == "bool" and value.role == "virtual" for value in p.values
     ),
     "products": lambda p: _has_kind(p, *_MULTIPLY),
-    "pooling of bfloat16": lambda p: any(
-        one.kind == "resample_forward" and p.operands_of(one)["x"].spec.dtype == "bfloat16" for one in p.nodes
-    ),
-    "max pooling": lambda p: _has_mode(p, "maxpool"),
-    "a serialized plan in forward compatibility mode": lambda _: False,  # this package makes none
     "a gather": lambda p: any(
         one.kind == "moe_grouped_matmul" and one.attribute("mode") == "gather" for one in p.nodes
     ),
@@ -279,6 +281,7 @@ _TABLES: dict[str, Mapping[str, Condition]] = {
     "products": _PRODUCTS,
     "norms": _NORMS,
     "networks": _NETWORKS,
+    "poolings": _POOLINGS,
     "graphs": _GRAPHS,
     "native graphs": {name: _any_of(yielded) for name, yielded in NATIVE_CONDITIONS.items()},
     "nodes": {"uneven padding": lambda given: given.get("pre_paddings") != given.get("post_paddings")},

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ..graph.operations import Graph
 from ..shapes.conv import ROLES, ConvProblem
 
 Subject = tuple[str, Any]
@@ -44,6 +45,13 @@ class Product(NamedTuple):
     sums: int
     nodes: frozenset[str] = frozenset()
     shares_one: bool = False  # whether several matrices of one column share an operand of one element
+
+
+class Pooling(NamedTuple):
+    """A pooling: the dtype of what it reads, and its mode."""
+
+    dtype: str
+    mode: str
 
 
 @lru_cache(maxsize=256)
@@ -130,8 +138,20 @@ def _graph(problem: Any) -> Iterator[Subject]:
             yield "matmul", Product(a.dtype, a.shape[-1], math.prod(sums.shape), nodes)
         elif one.kind in _NORMS:
             yield f"{one.attribute('mode')}{_NORMS[one.kind]}", Norm()
-        elif one.kind in ("moe_grouped_matmul", "resample_forward"):
-            yield one.kind.removesuffix("_forward"), problem
+        elif one.kind == "resample_forward":
+            yield "resample", Pooling(problem.operands_of(one)["x"].spec.dtype, one.attribute("mode"))
+        elif one.kind == "moe_grouped_matmul":
+            yield one.kind, problem
+
+
+def subjects_of_native(graph: Graph) -> Iterator[Subject]:
+    """Yield the norms and poolings of a native graph, which operations without candidates are planned as."""
+    for row, given in graph.nodes:
+        if row in _NORMS:
+            yield f"{given['mode']}{_NORMS[row]}", Norm()
+        elif row == "resample_forward":
+            x: Any = given["xdesc"]
+            yield "resample", Pooling(x.spec.dtype, str(given["mode"]))
 
 
 _NORMS = {"norm_forward": "", "norm_backward": "_backward"}

@@ -192,3 +192,12 @@ def test_facts_can_be_ignored_in_a_block() -> None:
         assert facts.ignored_that_held() == {"conv-select"}
         assert facts.ignored_that_held() == set()
     assert "conv-select" in names()
+
+
+def test_pooling_by_a_graph_obeys_facts_about_its_node(jit: FakeCudnn, plant: Callable[..., None]) -> None:
+    """It has no candidates: its plan is that of the first engine that may be used."""
+    x = ct.asarray(np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4))
+    plant(operations=["resample"], when=["maxima"], engines=[0], message="wrong here")
+    with pytest.raises(NotSupportedError, match=r"engine 0.*: wrong here"):
+        ct.pool(x, window=2)
+    assert ct.pool(x, window=2, mode="average_inc_pad").shape == (1, 1, 2, 2)
