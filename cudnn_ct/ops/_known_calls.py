@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from .._config import config
@@ -12,7 +13,7 @@ from ..cuda import stream as streams
 from ..cuda.foreign import Library, library_of
 from ..cuda.stream import Stream, in_use
 from ..shapes.specs import UNALIGNED
-from ._call import NO_VARIANT, run
+from ._call import NO_VARIANT, ONE, ZERO, run
 from ._operands import read_arrays
 from ._operation import PreparedCall
 from ._replay import replayed
@@ -150,12 +151,17 @@ def run_known(
 
 
 class _Part(NamedTuple):
-    """A prepared call of a function, with its factors: its arrays by their places among the function's."""
+    """A prepared call of a function, with its factors: its arrays by their places among the function's.
+
+    ``pointers`` selects the pointers of operands and results, and ``more`` follows them in keys of replays.
+    """
 
     call: PreparedCall
     operands: tuple[int, ...]
     outs: tuple[int, ...]
     factors: tuple[Any, Any]
+    pointers: Callable[[Sequence[int]], tuple[int, ...]]
+    more: tuple[Any, ...]
 
     def run(self, ctx: Context, arrays: Sequence[Any], pointers: Sequence[int], where: Stream) -> None:
         """Run or replay the call on arrays at other addresses."""
@@ -183,6 +189,30 @@ class KnownFunction:
 
     def __init__(self) -> None:
         self._parts = PerContext[tuple[object, tuple[_Part, ...]]]()
+
+    def replay(self, where: Stream, pointers: Sequence[int], *lent: int) -> bool:
+        """Launch the graph of a function that is one call; return whether that was done.
+
+        ``lent`` are the address and the size of a workspace of the caller. The pointers of a replay are
+        aligned.
+        """
+        ctx = local.contexts.get(where.device)
+        if ctx is None or ctx.running or ctx.stream is not where or ctx.watched is not None:
+            return False
+        known = self._parts.get(ctx)
+        if known is None or known[0] is not config.snapshot or len(known[1]) != 1:
+            return False
+        (part,) = known[1]
+        key = (where.handle, *part.pointers(pointers), *part.more, *lent)
+        previous = None if ctx.alone else ctx.enter()
+        try:
+            done = replayed(ctx, part.call, key)
+        finally:
+            if previous is not None:
+                streams.restore_device(previous)
+        if done:
+            ctx.last_call = part.call
+        return done
 
     def run(self, where: Stream, arrays: Sequence[Any], pointers: Sequence[int]) -> bool:
         """Run the prepared calls of this thread; return whether they are known.
@@ -229,5 +259,7 @@ def _part(seen: tuple[Any, ...], places: dict[int, int]) -> _Part | None:
         found = tuple(places[pointer] for pointer in facts[1 : 1 + count + len(call.result_slots)])
     except KeyError:
         return None
-    plain = variant is NO_VARIANT and call.copies is None
-    return _Part(call, found[:count], found[count:], (alpha, beta)) if plain else None
+    if variant is not NO_VARIANT or call.copies is not None:
+        return None
+    more = facts[1 + len(found) : 1 + len(found) + 3] if alpha is not ONE or beta is not ZERO else ()
+    return _Part(call, found[:count], found[count:], (alpha, beta), itemgetter(*found), more)

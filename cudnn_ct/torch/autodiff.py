@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -57,27 +58,30 @@ class Gradient:
     def __init__(self, name: str, row: Row) -> None:
         self._name, self._row = name, row
         self._saved = BoundedDict(MAX_SAVED)
+        self._count, self._single = len(row.operands), len(row.results) == 1
 
     def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save what the gradients of the wanted operands read."""
-        row = self._row
-        tensors, params = filled(row, inputs)
-        needed = ctx.needs_input_grad[: len(row.operands)]
+        row, count, needed = self._row, self._count, ctx.needs_input_grad
+        tensors = inputs[:count]
         try:
-            saved = self._saved.get((params, needed))
-        except TypeError:  # symbolic numbers
+            saved = self._saved.get((inputs[count:], needed))
+        except TypeError:  # lists, or symbolic numbers
             saved = None
         if saved is None:
-            saved = self._saved_of(params, needed)
-            if not torch.compiler.is_compiling():
-                self._saved[params, needed] = saved
-        results = (output,) if isinstance(output, torch.Tensor) else tuple(output)
+            tensors, params = filled(row, inputs)
+            saved = self._saved_of(params, needed[:count])
+            if not torch.compiler.is_compiling() and len(inputs) >= count:
+                with suppress(TypeError):
+                    self._saved[inputs[count:], needed] = saved
+        results = (output,) if self._single else tuple(output)
         arrays = (*tensors, *results)
         ctx.save_for_backward(*[arrays[place] for place in saved.places])
         if row.gradient is not None and len(results) > row.differentiable:
             ctx.mark_non_differentiable(*results[row.differentiable :])
         ctx.set_materialize_grads(False)
-        ctx.facts = saved, [None if one is None else (one.shape, one.dtype) for one in tensors]
+        facts = [None if one is None else (one.shape, one.dtype) for one in tensors]
+        ctx.facts = saved, facts, len(inputs)
 
     def _saved_of(self, params: tuple[Any, ...], needed: tuple[bool, ...]) -> _Saved:
         row, values = self._row, dict(zip(self._row.params, params, strict=True))
@@ -94,7 +98,7 @@ class Gradient:
         if row.gradient is None:
             raise NotImplementedError(f"cudnn_ct::{self._name} has no gradient; detach its operands")
         nothing = (None,) * (len(row.operands) + len(row.params))
-        saved, tensors = ctx.facts
+        saved, tensors, _ = ctx.facts
         given = given[: row.differentiable]
         if all(one is None for one in given) or not saved.wanted:
             return nothing
@@ -122,12 +126,11 @@ class Gradient:
             def forward(ctx: Any, *given: Any) -> Any:
                 output = kernel(*given)
                 gradient.keep(ctx, given, output)
-                ctx.given = len(given)
                 return output
 
             @staticmethod
             def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-                return gradient.backward(ctx, *gradients)[: ctx.given]
+                return gradient.backward(ctx, *gradients)[: ctx.facts[2]]
 
         # The method of `Function` itself looks for transformations, which takes a quarter of its time.
         apply: Callable[..., Any] = super(torch.autograd.Function, Recorded).apply  # type: ignore[misc]

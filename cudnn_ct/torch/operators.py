@@ -48,11 +48,14 @@ def call(name: str) -> Callable[..., Any]:
     count, recording, cast = len(ROWS[name].operands), GRADIENTS[name].recorded(kernel), cast_of(name)
 
     def run(*given: Any) -> Any:
-        if torch.compiler.is_compiling() or not only_kernel(given[:count]):
+        if _is_compiling():
+            return operator(*given)
+        way = _way(given[:count])
+        if way is _DISPATCHED:
             return operator(*given)
         if cast is not None and torch.is_autocast_enabled():
             given = tuple(cast(given))
-        return recording(*given) if recorded(*given[:count]) else kernel(*given)
+        return recording(*given) if way is _RECORDED else kernel(*given)
 
     return run
 
@@ -69,13 +72,27 @@ def recorded(*tensors: torch.Tensor | None) -> bool:
 
 def only_kernel(tensors: Sequence[Any]) -> bool:
     """Return whether the dispatcher would only cast for autocast, call the kernel and record the gradient."""
+    return _way(tensors) is not _DISPATCHED
+
+
+def _way(tensors: Sequence[Any]) -> object:
+    """Return what a call has to do: all that the dispatcher does, record the gradient, or only compute."""
+    if _modes() or _transformations() is not None or _tracing() is not None:
+        return _DISPATCHED
+    way, enabled = _COMPUTED, _grad_enabled()
     for tensor in tensors:
-        if tensor is not None and (type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg()):
-            return False
-    return not (_modes() or _transformations() is not None or _tracing() is not None)
+        if tensor is not None:
+            if type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg():
+                return _DISPATCHED
+            if enabled and tensor.requires_grad:
+                way = _RECORDED
+    return way
 
 
+_DISPATCHED, _RECORDED, _COMPUTED = object(), object(), object()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_is_compiling = torch.compiler.is_compiling
+_grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
 _transformations = torch._C._functorch.peek_interpreter_stack
 _tracing = torch._C._get_tracing_state

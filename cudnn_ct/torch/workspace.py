@@ -12,7 +12,7 @@ from .. import context
 from ..cuda.workspace import LentMemory
 from ..errors import AllocationError
 
-__all__ = ["Needs", "TorchWorkspace"]
+__all__ = ["LEARNED", "Needs", "TorchWorkspace"]
 
 LEARNED = 2  # runs until the need of a call is known: the first may compare candidates
 
