@@ -15,7 +15,7 @@ from ..cuda.foreign import library_of
 from ..cuda.stream import Stream
 from ..ops._known_calls import KnownFunction
 from .symbolic import Meta
-from .workspace import LEARNED, Needs
+from .workspace import LEARNED, SMALL, Needs
 
 # Takes a third of the time of `torch.empty_strided`; torch's own compiler calls it. It may be missing.
 _empty_on_current = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
@@ -62,12 +62,12 @@ class Call:
         pointers = [0 if one is None else one.data_ptr() for one in arrays]
         where, nbytes = current_stream(self.device.index or 0), self._needs.nbytes
         if self._known is not None and self._needs.runs == LEARNED:
-            memory = empty((nbytes,), (1,), torch.uint8) if nbytes else None
+            memory = empty((nbytes,), (1,), torch.uint8) if nbytes > SMALL else None
             lent = () if memory is None else (memory.data_ptr(), nbytes)
             if self._known.replay(where, pointers, *lent):
                 return outs
             del memory  # torch gives its address to the workspace of the call, which can be recorded then
-        self._needs.run(partial(self._known_call, where, arrays, pointers), self.device)
+        self._needs.run(partial(self._known_call, where, arrays, pointers), self.device, where)
         return outs
 
     def _known_call(self, where: Stream, arrays: Sequence[Any], pointers: Sequence[int]) -> None:

@@ -25,18 +25,17 @@ _HALF = (torch.float16, torch.bfloat16)
 _FLOATS = (*_HALF, torch.float32, torch.float64)
 
 
-def _unless(problem: Any, reason: str) -> None:
+def _unless(problem: Any, reason: str, *values: Any) -> None:
     if problem:
-        raise LeftToTorchError(reason)
+        raise LeftToTorchError(reason.format(*values))  # formatted only then: it takes as long as a check
 
 
 def _same_dtype(x: Tensor, *others: Tensor | None) -> None:
     """Leave operands of several dtypes, which autocast would cast, and those that are not floating."""
-    _unless(x.dtype not in _FLOATS, f"{x.dtype} is not supported")
-    if not torch.is_autocast_enabled():
-        _unless(
-            any(one is not None and one.dtype != x.dtype for one in others), "operands have several dtypes"
-        )
+    _unless(x.dtype not in _FLOATS, "{} is not supported", x.dtype)
+    for one in others:
+        if one is not None and one.dtype is not x.dtype:
+            _unless(not torch.is_autocast_enabled(), "operands have several dtypes")
 
 
 # --- images ------------------------------------------------------------------------------------------------
@@ -140,11 +139,11 @@ def _or_none(stride: Any) -> Any:
 
 def _norm_parameters(x: Tensor, *parameters: Tensor | None) -> None:
     """Leave norms without parameters, and those whose parameters have another dtype than cuDNN takes."""
-    _unless(x.dtype not in _FLOATS, f"{x.dtype} is not supported")
+    _unless(x.dtype not in _FLOATS, "{} is not supported", x.dtype)
     wide = torch.float32 if x.dtype in _HALF else x.dtype
     for one in parameters:
         _unless(one is None, "no scale and bias")
-        _unless(one is not None and one.dtype != wide, f"parameters are not {wide} for {x.dtype}")
+        _unless(one is not None and one.dtype != wide, "parameters are not {} for {}", wide, x.dtype)
 
 
 def _batch_norm(
@@ -186,7 +185,7 @@ def _instance_norm(
 
 
 def _row_parameters(x: Tensor, axes: Any, weight: Tensor | None, bias: Tensor | None) -> None:
-    _unless(x.dtype not in (*_HALF, torch.float32), f"{x.dtype} is not supported")
+    _unless(x.dtype not in (*_HALF, torch.float32), "{} is not supported", x.dtype)
     _unless(weight is None, "no scale")
     assert weight is not None
     _unless(tuple(weight.shape) != tuple(axes), "scale has another shape")
@@ -246,9 +245,9 @@ def _attention(
     _same_dtype(query, key, value)
     casts = torch.is_autocast_enabled()
     dtype = torch.get_autocast_dtype("cuda") if casts else query.dtype
-    _unless(dtype not in _HALF, f"{dtype} is not supported")
+    _unless(dtype not in _HALF, "{} is not supported", dtype)
     width = query.shape[-1]
-    _unless(width % 8 or value.shape[-1] % 8 or max(width, value.shape[-1]) > 256, f"heads of {width}")
+    _unless(width % 8 or value.shape[-1] % 8 or max(width, value.shape[-1]) > 256, "heads of {}", width)
     _unless(query.shape[1] != key.shape[1] and not enable_gqa, "heads are broadcast")
     _unless(scale is not None and scale <= 0, "scale is not positive")
     if attn_mask is not None:

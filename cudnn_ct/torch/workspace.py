@@ -9,12 +9,15 @@ from typing import Any
 import torch
 
 from .. import context
+from ..cuda import stream as streams
+from ..cuda.stream import Stream
 from ..cuda.workspace import LentMemory
 from ..errors import AllocationError
 
-__all__ = ["LEARNED", "Needs", "TorchWorkspace"]
+__all__ = ["LEARNED", "SMALL", "Needs", "TorchWorkspace"]
 
 LEARNED = 2  # runs until the need of a call is known: the first may compare candidates
+SMALL = 2**16  # bytes that the package keeps for each stream: an allocation takes as long as a launch
 
 
 class TorchWorkspace(LentMemory):
@@ -57,14 +60,15 @@ class Needs:
     nbytes: int = 0
     runs: int = 0
 
-    def run(self, call: Callable[[], None], device: torch.device) -> None:
-        """Make a call with a workspace of torch if it runs on torch's current stream.
+    def run(self, call: Callable[[], None], device: torch.device, stream: Stream) -> None:
+        """Make a call with a workspace of torch if it runs on torch's current stream, which is ``stream``.
 
         Within ``ct.use`` and ``ct.capture`` it runs on another one, and the workspace is the package's.
         """
-        if self.runs == LEARNED and not self.nbytes:
-            call()
-            return
+        if self.runs == LEARNED and self.nbytes <= SMALL:
+            if not self.nbytes or not streams.is_capturing(stream):  # a capture forbids allocations
+                call()
+                return
         where = context.of_device(device.index or 0)
         where.lent = lent = TorchWorkspace(self.nbytes if self.runs == LEARNED else 0, device)
         try:

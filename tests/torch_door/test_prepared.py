@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import cudnn_ct as ct
 import cudnn_ct.torch as ctt
+from cudnn_ct import context
 from cudnn_ct.torch import prepared
 from tests.both.replays import configured
 from tests.fake.cudnn import FakeCudnn
@@ -154,3 +156,62 @@ def test_autocast_casts_without_the_dispatcher(
             torch.testing.assert_close(dw, expected, rtol=1e-2, atol=1e-2)
     assert ctt.softmax(x.half()).dtype == torch.float32
     assert full.count("conv") == 1
+
+
+class _Graph:
+    """A recorded graph of a call, which notes its launches."""
+
+    def __init__(self, call: Any) -> None:
+        self.plan, self.recent, self.launches = call.selected.plan, False, 0
+        call.replays.update(dict.fromkeys(call.runs, self))
+
+    def launch(self) -> int:
+        self.launches += 1
+        return 0
+
+    def drop(self) -> None:
+        raise AssertionError
+
+
+@pytest.fixture
+def settled(full: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, _Graph, Any]]:
+    """A call on the same memory each time, the graph of its prepared call, and its result."""
+    x, y = torch.randn(4, 31), torch.empty(4, 31)
+    monkeypatch.setattr(torch, "empty_strided", lambda *_, **__: y)
+    for _ in range(4):
+        ctt.softmax(x)
+    replays, graph = context.of_device(0).last_call.replays, _Graph(context.of_device(0).last_call)
+    yield lambda: ctt.softmax(x), graph, y
+    replays.clear()
+    graph.plan = None  # it owns native objects
+
+
+def test_a_settled_call_launches_its_graph(settled: tuple[Any, _Graph, Any]) -> None:
+    call, graph, y = settled
+    context.of_device(0).last_call = None
+    assert call() is y
+    assert (graph.launches, graph.recent) == (1, True)
+    assert ct.last_plan() is not None
+
+
+@pytest.mark.parametrize("change", ["memory", "setting", "plan", "capture", "watched", "running"])
+def test_a_call_that_differs_from_its_graph_runs(
+    settled: tuple[Any, _Graph, Any], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    call, graph, y = settled
+    here = context.of_device(0)
+    if change == "memory":
+        y = torch.empty(4, 31)
+        monkeypatch.setattr(torch, "empty_strided", lambda *_, **__: y)
+    if change == "plan":
+        graph.plan = object()
+        monkeypatch.setattr(graph, "drop", here.last_call.replays.clear)
+    if change == "capture":  # a stream that is captured takes no graph
+        monkeypatch.setattr(graph, "launch", lambda: 1)
+    seen: list[Any] = []
+    with monkeypatch.context() as patch, configured(replay=change != "setting"):
+        if change in ("watched", "running"):
+            patch.setattr(here, change, seen if change == "watched" else True)
+        call()
+    assert graph.launches == len(seen) == (change == "watched")
+    assert torch.isfinite(y).all()

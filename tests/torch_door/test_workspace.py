@@ -11,11 +11,12 @@ import torch
 import cudnn_ct as ct
 import cudnn_ct.torch as ctt
 from cudnn_ct import context, testing
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.ops import _replay
 from cudnn_ct.torch import prepared, workspace
 from tests.fake.cudnn import FakeCudnn
 
-BYTES = 1000
+BYTES = 2 * workspace.SMALL
 
 
 @pytest.fixture
@@ -68,6 +69,20 @@ def test_a_call_without_workspace_gets_none(lent: list[Any]) -> None:
     assert len(lent) == workspace.LEARNED
 
 
+def test_a_small_workspace_is_that_of_the_package(
+    door: FakeCudnn, lent: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.workspaces = dict.fromkeys(door.workspaces, workspace.SMALL)
+    x, w = operands(38)
+    with torch.no_grad():
+        for _ in range(4):
+            ctt.conv(x, w)
+        assert len(lent) == workspace.LEARNED
+        monkeypatch.setattr(streams, "is_capturing", lambda _: True)
+        ctt.conv(x, w)  # a capture has it from torch's pool
+    assert [nbytes for nbytes, _ in lent[workspace.LEARNED :]] == [workspace.SMALL]
+
+
 def test_a_recording_belongs_to_the_memory_of_its_call(
     door: FakeCudnn, lent: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +120,6 @@ def test_memory_that_torch_does_not_have_is_an_allocation_error(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch, "UntypedStorage", fails)
-    with pytest.raises(ct.AllocationError, match="torch has no memory for a workspace of 1,000 bytes"):
+    with pytest.raises(ct.AllocationError, match="torch has no memory for a workspace of 131,072 bytes"):
         ctt.conv(*operands(35))
     assert context.of_device(0).lent is None
