@@ -43,13 +43,20 @@ _OPERATORS = _Operators()
 class _Saved(NamedTuple):
     """What the gradient of a call with some parameters reads, if some operands need one.
 
-    ``places`` are those of the saved arrays ``names`` among operands and results.
+    ``places`` are those of the saved arrays ``names`` among operands and results, ``others`` those of the
+    operands that are not saved.
     """
 
     names: tuple[str, ...]
     places: tuple[int, ...]
+    others: tuple[int, ...]
     params: dict[str, Any]
     wanted: frozenset[str]
+
+
+def _fact(tensor: Any) -> tuple[Any, Any] | None:
+    """Return the shape and the dtype of an operand, None for one that is not given."""
+    return None if tensor is None else (tensor.shape, tensor.dtype)
 
 
 class Gradient:
@@ -68,7 +75,7 @@ class Gradient:
             saved = self._saved.get((inputs[count:], needed))
         except TypeError:  # lists, or symbolic numbers
             saved = None
-        if saved is None:
+        if saved is None or len(tensors) < count:
             tensors, params = filled(row, inputs)
             saved = self._saved_of(params, needed[:count])
             if not torch.compiler.is_compiling() and len(inputs) >= count:
@@ -80,8 +87,7 @@ class Gradient:
         if row.gradient is not None and len(results) > row.differentiable:
             ctx.mark_non_differentiable(*results[row.differentiable :])
         ctx.set_materialize_grads(False)
-        facts = [None if one is None else (one.shape, one.dtype) for one in tensors]
-        ctx.facts = saved, facts, len(inputs)
+        ctx.facts = saved, [_fact(tensors[place]) for place in saved.others], len(inputs)
 
     def _saved_of(self, params: tuple[Any, ...], needed: tuple[bool, ...]) -> _Saved:
         row, values = self._row, dict(zip(self._row.params, params, strict=True))
@@ -89,8 +95,9 @@ class Gradient:
         needing = zip(row.operands, needed, strict=False)
         wanted = frozenset(one for one, needs in needing if needs and one in possible)
         names = saved_names(row, values, wanted)
-        every = (*row.operands, *row.results)
-        return _Saved(names, tuple(every.index(one) for one in names), values, wanted)
+        places = tuple((*row.operands, *row.results).index(one) for one in names)
+        others = tuple(place for place in range(self._count) if place not in places)
+        return _Saved(names, places, others, values, wanted)
 
     def backward(self, ctx: Any, *given: Any) -> tuple[Any, ...]:
         """Return the gradient of each operand and parameter; None for those that are not wanted."""
@@ -98,13 +105,14 @@ class Gradient:
         if row.gradient is None:
             raise NotImplementedError(f"cudnn_ct::{self._name} has no gradient; detach its operands")
         nothing = (None,) * (len(row.operands) + len(row.params))
-        saved, tensors, _ = ctx.facts
+        saved, others, _ = ctx.facts
         given = given[: row.differentiable]
         if all(one is None for one in given) or not saved.wanted:
             return nothing
         arrays = dict(zip(saved.names, ctx.saved_tensors, strict=True))
+        facts = {row.operands[place]: fact for place, fact in zip(saved.others, others, strict=True)}
+        facts |= {one: _fact(array) for one, array in arrays.items() if one in row.operands}
         arrays |= {f"d{one}": gradient for one, gradient in zip(row.results, given, strict=False)}
-        facts = dict(zip(row.operands, tensors, strict=True))
         shapes = {one: fact[0] for one, fact in facts.items() if fact is not None}
         found = row.gradient(_OPERATORS, Backward(arrays, shapes, saved.params, saved.wanted))
         gradients = [found[one] if one in saved.wanted else None for one in row.operands]

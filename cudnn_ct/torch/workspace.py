@@ -65,10 +65,10 @@ class Needs:
 
         Within ``ct.use`` and ``ct.capture`` it runs on another one, and the workspace is the package's.
         """
-        if self.runs == LEARNED and self.nbytes <= SMALL:
-            if not self.nbytes or not streams.is_capturing(stream):  # a capture forbids allocations
-                call()
-                return
+        small = self.runs == LEARNED and self.nbytes <= SMALL
+        if small and not (self.nbytes and streams.is_capturing(stream)):  # a capture forbids allocations
+            call()
+            return
         where = context.of_device(device.index or 0)
         where.lent = lent = TorchWorkspace(self.nbytes if self.runs == LEARNED else 0, device)
         try:
