@@ -9,6 +9,7 @@ from ..errors import NotSupportedError
 from ..graph.first import first_engine
 from ..graph.operations import Graph, Node, Tensor, mapped_graph, tensors_of_graph
 from ..graph.plan import GraphPlan
+from ..graph.recording import PlanRequest
 from ..plans.base import Candidate
 from ..plans.elementwise import cast_plan
 from ..plans.program import ALPHA, BETA, Program, Step, Steps
@@ -66,7 +67,7 @@ def _of_node(
     in_memory = tuple(tensor for tensor in own if tensor.value is None)
     graph = Graph((node,), in_memory)
     uids = tuple(tensors[tensor.uid].same_memory_as or tensor.uid for tensor in in_memory)
-    return GraphPlan(graph, *first_engine(graph, context)), uids
+    return GraphPlan(graph, *first_engine(PlanRequest(graph), context)), uids
 
 
 def _check(graph: Graph, tensors: Mapping[int, Tensor]) -> None:

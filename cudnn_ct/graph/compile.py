@@ -27,7 +27,7 @@ def compile_request(request: PlanRequest, planner: Planner) -> StoredPlan:
     Raises NotSupportedError if no engine supports the graph on the device, or cuDNN cannot write its plan.
     """
     if request.order is not None:
-        native, row = first_engine(request.graph, planner, request.order)
+        native, row = first_engine(request, planner)
     else:
         native, row = _first_candidate(request, planner)
         request = request._replace(engine=row.algorithm)

@@ -7,40 +7,37 @@ from itertools import chain, islice
 
 from ..context import Context
 from ..errors import CudnnError, NotSupportedError
-from ..legal.rules import rules_of_subjects
-from ..legal.subjects import subjects_of_native
 from ..plans.base import Candidate
 from .backend import attempt
 from .engines import execution_plan, heuristic_configs
-from .offline import Planner, compute_capability, target_of
+from .offline import Planner, compute_capability
 from .operations import Graph, operation_graph
 from .plan import GraphPlan
 from .recording import PlanRequest
+from .rules import EngineRules
 from .stored import CompiledPlan, graph_plan
 
 
-def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
+def first_plan(graph: Graph, context: Context, order: Sequence[int], rules: EngineRules) -> GraphPlan:
     """Return a plan of the first engine that supports the graph, from the store if it has one.
 
-    ``order`` are places among the first answers of the heuristics that are tried before the others.
+    ``order`` are places among the first answers of the heuristics that are tried before the others; ``rules``
+    reject some of them.
     """
-    request = PlanRequest(graph, tuple(order))
+    request = PlanRequest(graph, tuple(order), rules)
 
     def select(stored: CompiledPlan | None = None) -> CompiledPlan:
-        return first_engine(graph, context, order, stored)
+        return first_engine(request, context, stored)
 
     return graph_plan(request, context, select, compiled=True, select=select)
 
 
 def first_engine(
-    graph: Graph,
-    context: Context | Planner,
-    order: Sequence[int] = (),
-    stored: CompiledPlan | None = None,
+    request: PlanRequest, context: Context | Planner, stored: CompiledPlan | None = None
 ) -> CompiledPlan:
     """Build the plan of :func:`first_plan`; return a ``stored`` one if it has the first engine that works."""
-    native, reasons = operation_graph(graph, context), []
-    rules = rules_of_subjects(tuple(subjects_of_native(graph)), target_of(context))
+    order, rules = request.order or (), request.rules
+    native, reasons = operation_graph(request.graph, context), []
     capability, offered = compute_capability(context), heuristic_configs(native, context)
     first = list(islice(offered, len(order)))
     for offer in chain((first[i] for i in order if i < len(first)), offered):

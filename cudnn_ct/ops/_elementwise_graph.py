@@ -6,13 +6,13 @@ from .._config import config
 from .._lib import load
 from ..context import Context
 from ..dtypes import DTYPES
-from ..graph.first import first_plan
 from ..graph.operations import Graph, Tensor, node
 from ..graph.pixels import in_pixels
 from ..plans.base import Plan
 from ..plans.elementwise import copy_plan
 from ..plans.program import Program, Step, chained
 from ..shapes.specs import INT_MAX, TensorSpec, equivalent_strides
+from ._first_plan import first_plan
 from ._formulas import DTYPES_OF_ENGINES
 
 # --- cast --------------------------------------------------------------------------------------------------

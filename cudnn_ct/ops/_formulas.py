@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..graph.first import first_plan
 from ..graph.operations import Graph, Node, Tensor, node
 from ..plans.axes import coalesce, is_contiguous
 from ..plans.base import Plan
@@ -23,6 +22,7 @@ from ..plans.elementwise import duplicate_plan
 from ..plans.program import Program, Step, chained
 from ..plans.tiling import MAX_CALLS, sliced
 from ..shapes.specs import ALIGNMENT, TensorSpec, packed_strides
+from ._first_plan import first_plan
 
 DTYPES_OF_ENGINES = ("float16", "bfloat16", "float32")  # no engine computes float64
 LONGEST = 2**19  # elements of a row: the grids of engines are too large for 2**20

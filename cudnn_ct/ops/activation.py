@@ -9,7 +9,6 @@ from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
-from ..graph.first import first_plan
 from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
 from ..plans.base import Plan, tensors_of
@@ -25,6 +24,7 @@ from ._call import execute
 from ._documented import documented
 from ._elementwise_graph import has_legacy_calls, in_one_order
 from ._fallback import Implementation, by_engines, of_problem
+from ._first_plan import first_plan
 from ._formulas import Formulas, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis

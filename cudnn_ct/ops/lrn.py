@@ -10,7 +10,6 @@ from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import LRNDescriptor
-from ..graph.first import first_plan
 from ..graph.operations import Graph, Tensor, node
 from ..plans.axes import images
 from ..plans.base import Plan, tensors_of
@@ -22,6 +21,7 @@ from ..typing import ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
 from ._fallback import by_engines, of_problem, with_bfloat16
+from ._first_plan import first_plan
 from ._formulas import Formulas, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import along

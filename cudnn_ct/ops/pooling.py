@@ -12,7 +12,6 @@ from ..context import Context
 from ..descriptors import PoolingDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..graph.first import first_plan
 from ..graph.operations import Graph, Tensor, node
 from ..plans.axes import images
 from ..plans.base import Plan, packed_of, tensors_of
@@ -28,6 +27,7 @@ from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import execute
 from ._documented import documented
 from ._fallback import by_engines, of_problem
+from ._first_plan import first_plan
 from ._formulas import DTYPES_OF_ENGINES
 from ._operation import Operation
 from ._pieces import along

@@ -9,6 +9,7 @@ import pytest
 from cudnn_ct.graph.first import first_engine
 from cudnn_ct.graph.offline import Planner, target_of
 from cudnn_ct.graph.pixels import pixels
+from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.legal.rules import engine_rules
 from cudnn_ct.ops._elementwise_graph import conversion_graph
 from cudnn_ct.ops.attention.core import core_of
@@ -141,11 +142,11 @@ def test_cudnn_plans_masks_and_cleared_rows() -> None:
     planner = Planner(DEVICE)
     for dtype in ("float16", "bfloat16", "float32"):
         for rows, head in ((1, 8), (77, 40), (2048, 128)):
-            first_engine(selection_graph(rows, head, dtype), planner)
+            first_engine(PlanRequest(selection_graph(rows, head, dtype)), planner)
     for dtype in ("float16", "bfloat16"):
         for count, channels in ((3, 1024), (1, 2), (1, 77)):
             mask, bias = pixels(count, channels, "int8"), pixels(count, channels, dtype)
-            first_engine(conversion_graph(mask, bias, "log"), planner)
+            first_engine(PlanRequest(conversion_graph(mask, bias, "log")), planner)
 
 
 # --- float8 ------------------------------------------------------------------------------------------------

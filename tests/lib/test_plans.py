@@ -170,11 +170,11 @@ def select_of_stored() -> None:
     """Select engines with a stored plan of the first one, and of another one."""
     load_stub()
     planner = Planner(DEVICE)
-    graph = KINDS["relu"]() if "relu" in KINDS else next(iter(KINDS.values()))()
-    made = first_engine(graph, planner)
-    assert first_engine(graph, planner, (), made) is made
+    request = PlanRequest(KINDS["relu"]() if "relu" in KINDS else next(iter(KINDS.values()))())
+    made = first_engine(request, planner)
+    assert first_engine(request, planner, made) is made
     other = made[0], made[1]._replace(algorithm="engine 99999")
-    assert first_engine(graph, planner, (), other)[1].algorithm == made[1].algorithm
+    assert first_engine(request, planner, other)[1].algorithm == made[1].algorithm
     os._exit(0)
 
 

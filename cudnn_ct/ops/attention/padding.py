@@ -10,7 +10,6 @@ from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
-from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
 from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
 from ...plans.program import Program, Step, Steps
@@ -22,6 +21,7 @@ from .._call import execute
 from .._documented import documented
 from .._elementwise_graph import cast_by_graph
 from .._fallback import Implementation, by_engines
+from .._first_plan import first_plan
 from .._formulas import Formulas, Matrix
 from .._operands import stream_of
 from .._operation import Operation

@@ -8,7 +8,6 @@ from functools import lru_cache, partial
 from ... import _lib
 from ...algo_cache import CandidateSource
 from ...context import Context
-from ...graph.first import first_plan
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor_of
 from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
@@ -19,6 +18,7 @@ from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._elementwise_graph import cast_by_graph, elementwise_graph
+from .._first_plan import first_plan
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource
 from .._sequences import DeviceInts

@@ -14,7 +14,6 @@ from typing import Any
 
 from ...context import Context
 from ...errors import LibraryLoadError, NotSupportedError
-from ...graph.first import first_plan
 from ...graph.offline import ShapesOnly
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.elementwise import op_tensor_of
@@ -23,6 +22,7 @@ from ...plans.wrappers import on_operands_of
 from ...shapes.layer_norm import RowNorm
 from ...shapes.specs import TensorSpec
 from .._elementwise_graph import elementwise_graph
+from .._first_plan import first_plan
 from .._graph_source import GraphSource
 from .row_graphs import row_norm_graph, shifted_graph
 

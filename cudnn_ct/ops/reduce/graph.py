@@ -14,7 +14,6 @@ from ...certify.determinism import why_varying
 from ...context import Context
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
 from ...graph.pixels import pixels
 from ...plans.axes import coalesce, is_contiguous
@@ -25,6 +24,7 @@ from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, strides_in_order
 from ...typing import ReduceOp
+from .._first_plan import first_plan
 from .._formulas import DTYPES_OF_ENGINES, Formulas, Matrix, Term, in_slices, matrix_of, pointwise, total
 from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
