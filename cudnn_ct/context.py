@@ -93,7 +93,7 @@ class Context:
         self.last_graph: Any = None  # the text of the last graph, and its native object
         self.kernel_caches = BoundedDict(KERNEL_CACHES)  # compiled kernels of dynamic graphs
         self.last_call: Any = None  # the prepared call that ran last, for `plans.last_plan`
-        self.watched: list[Any] | None = None  # calls that ran, for `KnownFunction`
+        self.watched: list[Any] | None = None  # calls that ran, for `torch.known`
         self.running = False
         self.replays = ReplayPool(device)
         self.lent: LentMemory | None = None  # the workspace of the running call

@@ -13,7 +13,7 @@ from ..cuda import recording as recordings
 from ..cuda import stream as streams
 from ..cuda.foreign import library_of
 from ..cuda.stream import Stream
-from ..ops._known_calls import KnownFunction
+from .known import KnownFunction
 from .symbolic import Meta
 from .workspace import LEARNED, SMALL, Needs
 

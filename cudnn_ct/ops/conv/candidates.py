@@ -26,6 +26,7 @@ from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from . import graph, legacy
 from .algorithm_names import named_algorithm, why_not_named
+from .graph_nodes import graph_of
 from .legacy_plans import unfused_plan, why_not_unfused
 from .relayout import (
     Packing,
@@ -109,7 +110,7 @@ class Convolutions(CandidateSource):
 
     def graph_of(self, problem: Any) -> Graph:
         """Return the graph that engines compute, on contiguous and aligned copies where they need them."""
-        return graph.graph_of(_in_aligned_memory(relaid_out(problem, engine_conversions(problem)[0])))
+        return graph_of(_in_aligned_memory(relaid_out(problem, engine_conversions(problem)[0])))
 
 
 CONVOLUTIONS = Convolutions()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from ... import algo_cache, context
 from ..._config import config
@@ -13,13 +13,12 @@ from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
-from ...plans.base import Candidate
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from ...typing import ArrayLike, StreamLike
-from .._call import ONE, ZERO, check_beta, run
-from .._known_calls import ThreadPlan, launch_known, run_known
+from .._call import ONE, ZERO, check_beta
 from .._operands import read_or_import, stream_of
 from .._operation import NEW, CallSignature, Operation, PreparedCall
+from .._prepared import Prepared, ThreadPlan, launch_known, run_checked, run_known
 from .._state import PerContext
 
 Result = TypeVar("Result")
@@ -59,13 +58,15 @@ class SampleOperands:
                 array.record_use(self._stream)
 
 
-class ConvPlan:
+class ConvPlan(Prepared):
     """A prepared convolution, for operands with fixed shapes, strides, dtypes and alignment.
 
     Returned by :func:`conv_plan` and :func:`conv_bias_activation_plan`, not constructed by users. Any thread
     may call it; each gets a plan of its own, because cuDNN's plans belong to a thread. ``problem``, a
     ConvProblem or FusedConv, is the computation.
     """
+
+    _cannot_copy = "share it, or prepare another one"
 
     def __init__(
         self,
@@ -128,39 +129,9 @@ class ConvPlan:
         try:
             mine = self._plan_of(ctx)
             self._check(arrays, given[0], mine, where)
-            facts: list[Any] = [where.handle]
-            elsewhere = False  # whether an array belongs to another stream, or was used on one
-            for array in arrays:
-                facts.append(array.pointer)
-                if array.writer is not where or array.home is not where:
-                    elsewhere = True
-            if given[0] is not None and not given[0].belongs_to(where):
-                elsewhere = True
-            return run(ctx, mine.call, arrays, given, facts, elsewhere, self._alpha, self._beta, where)[0]
+            return run_checked(ctx, mine.call, arrays, given, where, self._alpha, self._beta)[0]
         finally:
             streams.restore_device(previous)
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a ConvPlan cannot be copied or pickled; share it, or prepare another one")
-
-    @property
-    def candidate(self) -> Candidate | None:
-        """The algorithm that runs in this thread; None for sums without terms."""
-        return self._call.selected.candidate
-
-    @property
-    def workspace(self) -> int:
-        """Bytes of workspace that a run needs."""
-        return self._call.selected.plan.workspace
-
-    @property
-    def fallback_reason(self) -> str:
-        """The reason why a named algorithm does not run; empty if it runs."""
-        return self._call.selected.fallback_reason
-
-    def describe(self) -> str:
-        """Describe the problem, the algorithm, its selection, the rejected candidates, and replays."""
-        return f"{self.problem}\n{self._call.describe()}"
 
     def __repr__(self) -> str:
         return f"<ConvPlan of {self.problem}>"

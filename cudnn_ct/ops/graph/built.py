@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from ... import algo_cache, array_shapes, context
 from ..._config import config
@@ -14,17 +14,16 @@ from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...errors import CudnnError, NotSupportedError
 from ...graph.offline import ShapesOnly
-from ...plans.base import Candidate, SelectedPlan
+from ...plans.base import SelectedPlan
 from ...shapes.checks import expect_dtype, expect_shape
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import ArrayLike, StreamLike
 from .._algo_arguments import AlgoArguments
-from .._call import ONE, ZERO, run
-from .._known_calls import ThreadPlan, launch_known, run_known
 from .._operands import check_writable, read_or_import
 from .._operation import PreparedCall
+from .._prepared import Prepared, ThreadPlan, launch_known, run_checked, run_known
 from .._state import PerContext
 from .attention_problem import with_deterministic_sums
 from .source import source_of
@@ -44,7 +43,7 @@ class _ThreadPlans(ThreadPlan):
         self.misaligned: PreparedCall | None = None
 
 
-class BuiltGraph(Generic[Results]):
+class BuiltGraph(Prepared, Generic[Results]):
     """A graph that is ready to run on arrays of fixed shapes, strides and dtypes.
 
     Returned by :meth:`Graph.build`, not constructed by users. Any thread may call it; each gets a plan of its
@@ -53,6 +52,8 @@ class BuiltGraph(Generic[Results]):
 
     ``problem`` is the graph as a value, which :func:`cudnn_ct.reference.graph` computes in NumPy.
     """
+
+    _cannot_copy = "pickle problem, or export tuned engines by ct.export_algo_cache"
 
     def __init__(
         self,
@@ -117,16 +118,7 @@ class BuiltGraph(Generic[Results]):
         previous = None if ctx.alone else ctx.enter()
         try:
             call = self._checked(plans, ctx, operands, given, where)
-            facts: list[Any] = [where.handle]
-            elsewhere = False  # whether an array belongs to another stream, or was used on one
-            for array in operands:
-                facts.append(array.pointer)
-                if array.writer is not where or array.home is not where:
-                    elsewhere = True
-            for one in given:
-                if one is not None and not one.belongs_to(where):
-                    elsewhere = True
-            results = run(ctx, call, operands, given, facts, elsewhere, ONE, ZERO, where)
+            results = run_checked(ctx, call, operands, given, where)
             return results[0] if len(results) == 1 else tuple(results)  # type: ignore[return-value]
         finally:
             if previous is not None:
@@ -160,25 +152,6 @@ class BuiltGraph(Generic[Results]):
         return dict(zip(self._outputs, self._specs[len(self._inputs) :], strict=True))
 
     @property
-    def candidate(self) -> Candidate | None:
-        """The engine that runs in this thread; None before autotuning."""
-        return self._call.selected.candidate
-
-    @property
-    def workspace(self) -> int:
-        """Bytes of workspace that a run needs."""
-        return self._call.selected.plan.workspace
-
-    @property
-    def fallback_reason(self) -> str:
-        """The reason why a named engine does not run; empty if it runs."""
-        return self._call.selected.fallback_reason
-
-    def describe(self) -> str:
-        """Describe the graph, the engine, its selection, the rejected engines, and replays."""
-        return f"{self.problem}\n{self._call.describe()}"
-
-    @property
     def closed(self) -> bool:
         """Whether the plans were freed."""
         return self._plans is None
@@ -195,12 +168,6 @@ class BuiltGraph(Generic[Results]):
 
     def __repr__(self) -> str:
         return f"<BuiltGraph{' (closed)' if self.closed else ''}: {self.problem}>"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(
-            "a BuiltGraph holds plans of threads and cannot be copied or pickled; pickle problem, or export "
-            "tuned engines by ct.export_algo_cache"
-        )
 
     # --- plans ---
 
