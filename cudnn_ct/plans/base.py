@@ -198,8 +198,9 @@ def unsupported(
     ``explanation`` has the reasons of engines, if the problem has a graph.
     """
     first = f"cuDNN does not support this {problem}"
-    if lacks := load().lacks("engines_precompiled"):
-        reasons = [*dict.fromkeys(reasons), f"an engine that only the full wheel has {lacks}"]
+    reasons = list(dict.fromkeys(reasons))
+    if explanation and (lacks := load().lacks("engines_precompiled")):
+        reasons.append(f"an engine that only the full wheel has {lacks}")
     lines = "\n  rejected: ".join([first, *reasons, *_too_large(problem)])
     error = NotSupportedError("\n  ".join([lines, *(explanation.summary() if explanation else ())]))
     error.explanation = explanation

@@ -84,7 +84,7 @@ def test_batch_norm_drops_a_mode_for_good_when_its_run_is_rejected(fake: FakeCud
     assert steps(fake) == ["Forward persistent", "Forward spatial", "Forward spatial"]
 
 
-def test_batch_norm_lists_all_reasons_when_no_mode_is_supported(fake: FakeCudnn) -> None:
+def test_batch_norm_lists_each_reason_once_when_no_mode_is_supported(fake: FakeCudnn) -> None:
     fake.norm_refused = frozenset(MODES)
     x = images(2, 4, 3, 3)
     with pytest.raises(NotSupportedError) as caught:
@@ -92,7 +92,8 @@ def test_batch_norm_lists_all_reasons_when_no_mode_is_supported(fake: FakeCudnn)
     message = str(caught.value)
     assert "does not support this batch normalisation in training: x float32[2, 4, 3, 3] nchw" in message
     assert "mode spatial, epsilon 0.001" in message
-    assert message.count("CUDNN_STATUS_NOT_SUPPORTED (3000)") >= 2
+    assert "CUDNN_STATUS_NOT_SUPPORTED (3000)" in message
+    assert len(message.splitlines()) == len(set(message.splitlines()))  # modes have one reason in common
 
 
 @pytest.mark.parametrize(
