@@ -66,10 +66,12 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
                 key.append(None)
             else:
                 key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        for param in given[count:]:
-            key.append(tuple(param) if type(param) is list else param)
-        facts = tuple(key)
-        call = calls.get(facts)
+        facts = (*key, *given[count:])
+        try:
+            call = calls.get(facts)
+        except TypeError:  # the dispatcher passes lists
+            facts = (*key, *[tuple(one) if type(one) is list else one for one in given[count:]])
+            call = calls.get(facts)
         if call is None:
             call = calls[facts] = _prepared(name, row, given, tf32())
         if call.varies:
