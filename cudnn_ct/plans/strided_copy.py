@@ -186,7 +186,7 @@ def _by_rows(outer: Sequence[Axis], row: int) -> Callable[[Context, int, int], N
     inner = max(pitched, key=lambda axis: axis.length, default=Axis(1, row, row))
     around = [axis for axis in outer if axis is not inner]
     if prod(axis.length for axis in around) > MAX_CALLS:
-        raise NotSupportedError(f"a copy would take more than {MAX_CALLS:,} calls of the driver")
+        raise NotSupportedError(f"a copy takes more than {MAX_CALLS:,} driver calls; pass contiguous arrays")
     offsets = [
         (
             sum(i * axis.source for i, axis in zip(index, around, strict=True)),

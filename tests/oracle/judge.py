@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cudnn_ct as ct
+from cudnn_ct.plans.tiling import MAX_CALLS
 
 from .calls import made, planned, weights_of
 from .devices import Device, Placed
@@ -126,10 +127,11 @@ def judge(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
 
 
 def _rejected(call: Call, device: Device, answers: dict[str, Any], error: Exception) -> Verdict:
-    """A rejection is right only where plain operands are rejected too, or copies exceed the limit."""
+    """A rejection is right only where plain operands are rejected too, or copies exceed a limit."""
     reason = str(error)
     converted = device.kind == "fakes" and "b_scale" in call.operands  # by engines, which the fakes lack
-    if call.rejected or call == call.plain or "workspace_limit" in call.arguments or converted:
+    limited = "workspace_limit" in call.arguments or f"{MAX_CALLS:,} driver calls" in reason
+    if call.rejected or call == call.plain or limited or converted:
         return Verdict("not supported", reason)
     try:
         plain = compared(call.plain, device, answers)
