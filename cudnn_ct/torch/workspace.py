@@ -60,13 +60,20 @@ class Needs:
     nbytes: int = 0
     runs: int = 0
 
-    def run(self, call: Callable[[], None], device: torch.device, stream: Stream) -> None:
-        """Make a call with a workspace of torch if it runs on torch's current stream, which is ``stream``.
+    def are_small(self, stream: Stream) -> bool:
+        """Return whether a known call has the package's workspace on a stream.
+
+        A call that is not known may need more: with other settings or alignment, or in another thread.
+        """
+        small = self.runs == LEARNED and self.nbytes <= SMALL
+        return small and not (self.nbytes and streams.is_capturing(stream))  # a capture forbids allocations
+
+    def run(self, call: Callable[[], None], device: torch.device) -> None:
+        """Make a call with a workspace of torch if it runs on torch's current stream.
 
         Within ``ct.use`` and ``ct.capture`` it runs on another one, and the workspace is the package's.
         """
-        small = self.runs == LEARNED and self.nbytes <= SMALL
-        if small and not (self.nbytes and streams.is_capturing(stream)):  # a capture forbids allocations
+        if self.runs == LEARNED and not self.nbytes:
             call()
             return
         where = context.of_device(device.index or 0)

@@ -14,6 +14,7 @@ from cudnn_ct import context, testing
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.ops import _replay
 from cudnn_ct.torch import prepared, workspace
+from tests.both.replays import configured
 from tests.fake.cudnn import FakeCudnn
 
 BYTES = 2 * workspace.SMALL
@@ -81,6 +82,21 @@ def test_a_small_workspace_is_that_of_the_package(
         monkeypatch.setattr(streams, "is_capturing", lambda _: True)
         ctt.conv(x, w)  # a capture has it from torch's pool
     assert [nbytes for nbytes, _ in lent[workspace.LEARNED :]] == [workspace.SMALL]
+
+
+def test_a_call_with_a_small_workspace_that_needs_more_has_it_from_torch(
+    door: FakeCudnn, lent: list[Any]
+) -> None:
+    door.workspaces = dict.fromkeys(door.workspaces, workspace.SMALL)
+    x, w = operands(39)
+    with torch.no_grad():
+        for _ in range(3):
+            ctt.conv(x, w)
+        door.workspaces = dict.fromkeys(door.workspaces, BYTES)
+        with configured(deterministic=True):  # other algorithms
+            ctt.conv(x, w)
+    assert [one.wanted for _, one in lent[workspace.LEARNED :]] == [BYTES]
+    assert [one.size for one in context.of_device(0)._workspaces.values()] == [workspace.SMALL]
 
 
 def test_a_recording_belongs_to_the_memory_of_its_call(
