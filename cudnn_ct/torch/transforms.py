@@ -99,10 +99,13 @@ def _unfold(result: torch.Tensor, size: int, axis: int) -> torch.Tensor:
 def _one_by_one(
     operator: Any, size: int, in_dims: tuple[Any, ...], given: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    dims = (*in_dims, *(None,) * (len(given) - len(in_dims)))
+    dims = (*in_dims, *(None,) * (len(given) - len(in_dims)))  # a parameter that is a list has a list
     calls = [
         operator(
-            *[one if axis is None else one.select(axis, place) for one, axis in zip(given, dims, strict=True)]
+            *[
+                one.select(axis, place) if isinstance(axis, int) else one
+                for one, axis in zip(given, dims, strict=True)
+            ]
         )
         for place in range(size)
     ]

@@ -162,6 +162,8 @@ def test_vmap_joins_samples_or_maps_weights(door: FakeCudnn) -> None:
     torch.testing.assert_close(torch.vmap(ctt.conv)(x, ws), expected)
     rows = torch.randn(3, 4, 5, dtype=DOUBLE)
     torch.testing.assert_close(torch.vmap(ctt.softmax)(rows), F.softmax(rows, -1))
+    columns = torch.vmap(lambda one: ctt.softmax(one, 0))(rows)
+    torch.testing.assert_close(columns, F.softmax(rows, 1))
 
 
 @pytest.mark.parametrize(
