@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 import cudnn_ct
 
@@ -59,6 +60,8 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
     calls = BoundedDict(MAX_CALLS)
 
     def run(*given: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(name, given[:count])
         key: list[Any] = [tf32(), _cudnn_deterministic(), _deterministic(), _benchmark()]
         tensors = given[:count]
         for tensor in tensors:
@@ -113,6 +116,14 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> Call:
     return Call(
         partial(function, **keywords), row.operands, results, device, varies=varies, known=name != "ctc_loss"
     )
+
+
+def _refuse_tangents(name: str, tensors: Sequence[Any]) -> None:
+    """Raise if an operand has a tangent, which the result would lose."""
+    if any(one is not None and forward_ad.unpack_dual(one).tangent is not None for one in tensors):
+        raise NotImplementedError(
+            f"cudnn_ct::{name} has no forward-mode derivative: use torch.autograd.grad, or PyTorch's operator"
+        )
 
 
 @cache

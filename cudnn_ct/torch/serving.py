@@ -9,6 +9,7 @@ from contextlib import ContextDecorator
 from typing import Any, Self
 
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from ..errors import NotSupportedError
@@ -168,6 +169,8 @@ class _Serving(TorchFunctionMode):  # type: ignore[misc]
         try:
             if not _on_device(args, kwargs):
                 raise LeftToTorchError("not on a CUDA device")
+            if forward_ad._current_level >= 0:
+                raise LeftToTorchError("forward-mode derivatives")
             result = serve(*args, **kwargs)
         except LeftToTorchError as error:
             self._report.left[group, str(error)] += 1

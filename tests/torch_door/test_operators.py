@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.autograd import forward_ad
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch.kernels import ROWS
@@ -151,6 +152,17 @@ def test_batches_of_any_size_are_exported() -> None:
     batch, *rest = node.meta["val"].shape
     assert isinstance(batch, torch.SymInt)
     assert rest == [6, 4, 4]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by make_dual
+@pytest.mark.parametrize("direct", [True, False])
+def test_tangents_are_refused(door: FakeCudnn, direct: bool) -> None:
+    x, softmax = torch.randn(3, 4), torch.ops.cudnn_ct.softmax
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(NotImplementedError, match="softmax has no forward-mode derivative"):
+            ctt.softmax(dual) if direct else softmax(dual, (-1,), "accurate")
+        torch.testing.assert_close(ctt.softmax(x), F.softmax(x, -1))
 
 
 def test_vmap_joins_samples_or_maps_weights(door: FakeCudnn) -> None:

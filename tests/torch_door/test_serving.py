@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.autograd import forward_ad
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch import serving
@@ -208,3 +209,12 @@ def test_a_model_compiled_before_is_compiled_again_in_a_block(cpu: None) -> None
         compiled(x)
     compiled(x)
     assert ["cudnn_ct.softmax.default" in graph for graph in graphs] == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by make_dual
+def test_forward_mode_derivatives_are_left_to_torch(cpu: None) -> None:
+    x, tangent = torch.randn(3, 4), torch.randn(3, 4)
+    with forward_ad.dual_level(), ctt.enable() as block:
+        found = forward_ad.unpack_dual(F.softmax(forward_ad.make_dual(x, tangent), 1)).tangent
+    assert block.report().left["softmax", "forward-mode derivatives"] == 1
+    torch.testing.assert_close(found, torch.func.jvp(lambda one: F.softmax(one, 1), (x,), (tangent,))[1])
