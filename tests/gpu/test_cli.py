@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def test_selftest_passes_within_a_minute() -> None:
     told = json.loads(ran.stdout)
     assert [row for row in told["rows"] if row["verdict"] == "failed"] == []
     assert ran.exit_code == 0
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < (120 if "PYTEST_XDIST_WORKER" in os.environ else 60)  # with others
     assert told["device"]
     assert told["reason"] is None
     assert {row["name"].split(" (")[0] for row in told["rows"]} == set(OPERATIONS)
