@@ -26,6 +26,7 @@ GPU = "h200"
 SECONDS = 7200.0
 # Operations that make no calls on shapes, and a function that each needs.
 NOT_ON_SHAPES = {"RNN": "cudnnRNNForward", "ctc_loss": "cudnnCTCLoss_v8", "dropout": "cudnnDropoutForward"}
+COPIED = ("conv", "conv_backward_data", "conv_backward_filter", "conv_transpose")  # in NHWC where that helps
 STUB = "CUDA driver is a stub library"  # the error of an engine that loads its kernels while it is planned
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
@@ -71,7 +72,7 @@ def planned(operations: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> d
         cell[0] += not reason
         cell[1] += 1
         cell[2] += STUB in reason
-        named = re.search(r"needs (libcudnn_\w+)", reason)
+        named = re.search(r"needs (libcudnn_\w+|cuDNN >= [\d.]+)", reason)
         if reason:
             needs.setdefault(operation, named.group(1) if named else reason)
     needs = {name: library for name, library in needs.items() if not computes(counts[name])}
@@ -91,7 +92,6 @@ def answer() -> None:
 
 
 def _child(request: dict[str, Any]) -> dict[str, Any]:
-    import cudnn_ct as ct
     from cudnn_ct.cli.selftest_cases import cases
     from cudnn_ct.graph.offline import Planner
     from cudnn_ct.ops import _shapes
@@ -109,16 +109,27 @@ def _child(request: dict[str, Any]) -> dict[str, Any]:
         if function := NOT_ON_SHAPES.get(case.operation):
             reasons.append(f"{function} {planner.library.why_missing(function)}")
         else:
-            inputs = case.inputs()
-            try:
-                with ct.record_plans(shapes_only=True):
-                    operands = [_placed(value, case.layout) for value in inputs.operands]
-                    keywords = {name: _placed(value, case.layout) for name, value in inputs.keywords.items()}
-                    getattr(ct, case.operation)(*operands, **keywords, **inputs.device_keywords)
-            except ct.CudnnError as error:
-                reasons.append(str(error))
+            for layout in dict.fromkeys((case.layout, "nhwc" if case.operation in COPIED else case.layout)):
+                del reasons[:]
+                _call(case, layout, reasons)
+                if not any(reasons):
+                    break
         rows.append((case.operation, case.dtype, "; ".join(filter(None, reasons))))
     return {"rows": rows, "cudnn": planner.library.version_text}
+
+
+def _call(case: Any, layout: str, reasons: list[str]) -> None:
+    """Make a call on arrays without memory in a layout; append the reason of cuDNN if it is rejected."""
+    import cudnn_ct as ct
+
+    inputs = case.inputs()
+    try:
+        with ct.record_plans(shapes_only=True):
+            operands = [_placed(value, layout) for value in inputs.operands]
+            keywords = {name: _placed(value, layout) for name, value in inputs.keywords.items()}
+            getattr(ct, case.operation)(*operands, **keywords, **inputs.device_keywords)
+    except ct.CudnnError as error:
+        reasons.append(str(error))
 
 
 def _recorder(planner: Any, reasons: list[str]) -> Callable[..., None]:
@@ -164,6 +175,9 @@ def _plan(op: Any, problem: Any, params: tuple[Any, ...], scaled: bool, planner:
     from cudnn_ct.errors import NotSupportedError
     from cudnn_ct.ops._fallback import FirstSupported, usable
 
+    if op.compose and not scaled:
+        _compile(lambda shapes: op.compose(problem, True, shapes), planner)
+        return
     if op.select:
         try:
             _compile(op.select(problem, params), planner)
