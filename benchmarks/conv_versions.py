@@ -5,20 +5,26 @@
 NEW and OLD are paths of libcudnn.so.9; OLD is the cuDNN of this environment by default. Windows are 1 or 3,
 channels and filters multiples of 64. Each cuDNN runs in a process of its own; the two take turns with each
 problem. A time is that of a CUDA graph of 20 calls, divided by 20: the median over rounds. The result is the
-geometric mean of new / old for each direction.
+geometric mean of new / old for each direction. With --jobs, several problems are planned and compiled at
+once; whatever is timed, in autotuning too, has the GPU alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import functools
 import json
 import os
 import random
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +43,32 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--seed", type=int, help="default: a new one, which is printed")
     options.add_argument("--number", type=int, default=40, help="of problems (default: %(default)s)")
     options.add_argument("--seconds", type=float, default=500, help="no problem begins later")
+    options.add_argument("--jobs", type=int, default=1, help="problems at once (default: %(default)s)")
     options.add_argument("--json", type=Path, help="write the result to this file")
-    options.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--serve", metavar="LOCK", help=argparse.SUPPRESS)
     given = options.parse_args(arguments)
     if given.serve:
-        return serve()
+        return serve(given.serve)
     if not 1 <= len(given.libraries) <= 2:
         options.error("name one cuDNN or two")
     seed = random.randrange(2**31) if given.seed is None else given.seed
-    sides = [Side(path) for path in (*given.libraries, "")[:2]]
-    about = {"seed": seed, "new": sides[0].about, "old": sides[1].about}
-    print(about)
-    rows: list[dict[str, Any]] = []
     source, end = random.Random(seed), time.monotonic() + given.seconds
-    for number in range(given.number):
-        problem = draw(source)
-        if time.monotonic() < end:
-            rows += [compared(sides, problem | {"direction": one, "number": number}) for one in LIMITS]
+    problems = [draw(source) | {"number": number} for number in range(given.number)]
+    own, started = threading.local(), threading.Lock()
+
+    def rows_of(problem: dict[str, Any]) -> list[dict[str, Any]]:
+        if time.monotonic() > end:
+            return []
+        if not hasattr(own, "sides"):
+            with started:
+                own.sides = [Side(path, lock.name) for path in (*given.libraries, "")[:2]]
+            about.update(new=own.sides[0].about, old=own.sides[1].about)
+        return [compared(own.sides, problem | {"direction": one}) for one in LIMITS]
+
+    about: dict[str, Any] = {"seed": seed}
+    with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(given.jobs) as pool:
+        rows = [row for found in pool.map(rows_of, problems) for row in found]
+    print(about)
     bars = [bar_of(direction, rows) for direction in LIMITS]
     print(*bars, sep="\n")
     if given.json:
@@ -90,11 +105,11 @@ def bar_of(direction: str, rows: list[dict[str, Any]]) -> Bar:
 class Side:
     """A process that times problems with one cuDNN."""
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, lock: str) -> None:
         own = {"CUDNN_CT_LIBRARY": library} if library else {}
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environ = {**os.environ, "PYTHONPATH": paths, "CUDNN_CT_ALGO_CACHE": "off", **own}
-        command = [sys.executable, __file__, "--serve"]
+        command = [sys.executable, __file__, "--serve", lock]
         self.process = subprocess.Popen(
             command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -136,23 +151,25 @@ def compared(sides: list[Side], problem: dict[str, Any]) -> dict[str, Any]:
 # --- the process of a side ---------------------------------------------------------------------------------
 
 
-def serve() -> int:
-    """Answer each line of the standard input: a problem is prepared, and "time" times it."""
+def serve(lock: str) -> int:
+    """Answer each line of the standard input: a problem is prepared, and "time" times it.
+
+    The lock of a file is held while something is timed.
+    """
     import cudnn_ct as ct
     from cudnn_ct import _lib
+    from cudnn_ct.autotune import benchmark
 
+    for name in ("_quick_measure", "_remeasure"):
+        setattr(benchmark, name, _alone(getattr(benchmark, name), lock))
+    timed = _alone(_timed, lock)
     say = lambda value: print(json.dumps(value), flush=True)  # noqa: E731
     say(_lib.load().version_text)
     run: Callable[[], object] = list
     for line in sys.stdin:
         question = json.loads(line)
         if question == "time":
-            ct.synchronize()
-            start = time.perf_counter()
-            for _ in range(LAUNCHES):
-                run()
-            ct.synchronize()
-            say((time.perf_counter() - start) / (CALLS * LAUNCHES) * 1e6)
+            say(timed(run, ct.synchronize))
             continue
         try:
             start = time.perf_counter()
@@ -161,6 +178,28 @@ def serve() -> int:
         except Exception as error:
             say({"error": f"{type(error).__name__}: {str(error)[:200]}"})
     return 0
+
+
+def _timed(run: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    """Return the microseconds of a call."""
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(LAUNCHES):
+        run()
+    synchronize()
+    return (time.perf_counter() - start) / (CALLS * LAUNCHES) * 1e6
+
+
+def _alone(function: Callable[..., Any], path: str) -> Callable[..., Any]:
+    """Return a function that holds the lock of a file while it runs."""
+
+    @functools.wraps(function)
+    def locked(*values: Any) -> Any:
+        with Path(path).open("w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return function(*values)
+
+    return locked
 
 
 def prepared(problem: dict[str, Any]) -> tuple[Callable[[], object], str]:

@@ -109,7 +109,7 @@ def output_of(script: str, *arguments: str, library: str = "") -> Any:
 
 def conv(*, seed: int, **_: Any) -> Iterator[Row]:
     """Yield autotuned convolutions of float16 by the JIT wheel, divided by those of this environment."""
-    limits = ("--seed", str(seed), "--seconds", "200")
+    limits = ("--seed", str(seed), "--seconds", "200", "--jobs", "6")
     for row in output_of("benchmarks/conv_versions.py", os.environ[JIT], *limits)["rows"]:
         name = f"{row['direction']} {row['number']}"
         if "error" in row:

@@ -18,7 +18,8 @@ from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.offline import target_of
 from ...graph.operations import Graph
-from ...legal.rules import engine_rules, warn
+from ...legal.rules import engine_rules, more_engines, warn
+from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.workspace import room_of
 from ...plans.wrappers import on_copies, scaled_after
@@ -62,6 +63,9 @@ class Convolutions(CandidateSource):
         """Return the candidates to autotune, runtime-compiled engines last."""
         most = request.max_engines
         rows = _collect(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
+        if most and request.compiled:
+            known = {row.algorithm for row in rows}
+            rows += [row for row in _further_engines(problem, context) if row.algorithm not in known]
         rows = [row for row in rows if request.compiled or not row.compiled]
         rows = [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
         # On tensor cores, legacy calls and engines that are ranked too high were slower in all measurements.
@@ -183,6 +187,17 @@ def _engines(problem: Any, find: _Finder, packing: Packing, context: Context) ->
     """Return engines for contiguous and aligned operands as candidates that copy the other operands."""
     rows = find(_in_aligned_memory(relaid_out(problem, packing)), context)
     return _with_copies(problem, [row._replace(relayout=packing) for row in rows] if packing else rows)
+
+
+def _further_engines(problem: Any, context: Context) -> list[Candidate]:
+    """Return engines that facts name and that the heuristics do not list."""
+    target = target_of(context)
+    names = [name for subject in subjects_of(problem) for name in more_engines(subject, target)]
+
+    def find(relaid: Any, context: Context) -> list[Candidate]:
+        return [graph.by_name(relaid, name, context) for name in names]
+
+    return _engines(problem, find, engine_conversions(problem)[0], context)
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:
