@@ -12,6 +12,7 @@ from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
 from ..graph.layouts import NATIVE
 from ..shapes.conv import ConvProblem, written_as
 from ..shapes.graph.pointwise import LOGICAL
+from ..shapes.specs import TensorSpec
 from .order import size_names
 from .subjects import Convolution, Norm, Product, convolutions_of
 
@@ -80,8 +81,8 @@ def strided_and_dilated(problem: ConvProblem) -> bool:
     return any(min(pair) > 1 for pair in zip(problem.stride, problem.dilation, strict=True))
 
 
-def _channels_first(problem: ConvProblem) -> bool:
-    return bool(problem.x.layouts) and written_as(problem.x, problem) != "nhwc"
+def _channels_first(spec: TensorSpec, problem: ConvProblem) -> bool:
+    return bool(spec.layouts) and written_as(spec, problem) != "nhwc"
 
 
 def _contiguous_in_nchw(problem: ConvProblem) -> bool:
@@ -118,13 +119,15 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
     "stride and dilation above 1": lambda p: strided_and_dilated(p.core),
     "a flipped filter": lambda p: p.core.mode == "convolution",
     "a result of one pixel": lambda p: prod(p.core.y.shape[2:]) == 1,
-    "x in NHWC": lambda p: not _channels_first(p.core),
-    "x that is not in NHWC": lambda p: _channels_first(p.core),
+    "x in NHWC": lambda p: not _channels_first(p.core.x, p.core),
+    "x that is not in NHWC": lambda p: _channels_first(p.core.x, p.core),
+    "y that is not in NHWC": lambda p: _channels_first(p.core.y, p.core),
     "tensors that are not all NHWC": lambda p: "nhwc" not in p.core.common_layouts,
     "tensors of different layouts": lambda p: not p.core.common_layouts,
     "contiguous in NCHW in one dtype": lambda p: _contiguous_in_nchw(p.core),
     "channels that are not multiples of 8": lambda p: bool(p.core.x.shape[1] % 8 or p.core.y.shape[1] % 8),
     "2 channels modulo 8": lambda p: p.core.x.shape[1] % 8 == 2,
+    "4 channels modulo 8": lambda p: p.core.x.shape[1] % 8 == 4,
     "other operations in the graph": lambda subject: bool(subject.nodes),
     "a selection in the graph": _has("binary_select"),
     "gradients of a batch norm in the graph": _has("bn_backward_weights"),
