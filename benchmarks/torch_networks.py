@@ -3,7 +3,6 @@
     python benchmarks/torch_networks.py [--part host enabled fused training start memory] [--json OUT]
 
 ``enabled`` is the inference of unchanged models under `enable()`, compared with eager and cudnn.benchmark.
-Its rows without work are of a mode of torch that only calls each function.
 ``fused`` is that after `fuse()`, both under ``reduce-overhead``, and compared with ``max-autotune``.
 ``training`` is a step with gradients of all weights, compiled inside `enable()`, compared with eager and with
 ``reduce-overhead``. ``start`` is the time of a process until its first step. The results are compared first;
@@ -170,9 +169,8 @@ ENABLED = (
 
 
 def enabled(*, rounds: int, **_: Any) -> Iterator[Row]:
-    """Yield the inference of unchanged models under `enable()`, and under a mode without work."""
+    """Yield the inference of unchanged models under `enable()`."""
     pairs = {f"{name}, batch {batch} ({kind})": partial(served, name, batch) for name, batch, kind in ENABLED}
-    pairs |= {f"{name}, batch {batch} (no work)": partial(idle, name, batch) for name, batch, _ in ENABLED}
     yield from rows_of(pairs, rounds)
 
 
@@ -186,25 +184,6 @@ def served(name: str, batch: int) -> Pair:
     x = input_of(shape, batch)
     under = ctt.enable()(model.forward)
     return Pair(lambda: under(x), lambda: model(x), near=5e-2)
-
-
-def idle(name: str, batch: int) -> Pair:
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    class Idle(TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
-    torch.backends.cudnn.benchmark = True
-    model, shape = MODELS[name]()
-    x = input_of(shape, batch)
-
-    def within() -> Any:
-        with Idle():
-            return model(x)
-
-    return Pair(within, lambda: model(x), near=5e-2)
 
 
 def fused(*, rounds: int, **_: Any) -> Iterator[Row]:

@@ -1,7 +1,12 @@
-"""The operators in unchanged models: a mode of torch that serves its functions, and a report of its calls."""
+"""The operators in unchanged models: functions in the places of torch's, and a report of their calls.
+
+A mode of torch would see the same calls, and call Python for every other function of a model as well, which
+takes as long as the model itself at small batches.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,9 +15,9 @@ from typing import Any, Self
 
 import torch
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
 
 from ..errors import NotSupportedError
+from .replaced import Replaced, is_method
 from .rules import RULES, LeftToTorchError
 
 __all__ = ["Report", "enable", "report"]
@@ -75,6 +80,11 @@ class enable(ContextDecorator):
 
     Notes
     -----
+    During a block, names of modules that are bound to a served function of torch are bound to one that serves
+    the calls of this thread. A function that was kept elsewhere before, such as in a list or a default
+    argument, is not served. ``torch.jit.script`` does not accept the served functions: script a model outside
+    the block.
+
     A model that is compiled inside the block has the operators in its graphs. One that was compiled before is
     compiled again. Calls are not counted while a program is traced or compiled.
 
@@ -93,14 +103,13 @@ class enable(ContextDecorator):
         self._report = Report()
 
     def __enter__(self) -> Self:
-        mode = _Serving(self._skip, self._report)
-        mode.__enter__()
-        _thread.modes.append(mode)
-        _thread.last = self._report
+        _replaced.begin()
+        enter(_Block(self._skip, self._report))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        _thread.modes.pop().__exit__(*error)
+        leave()
+        _replaced.end()
 
     def report(self) -> Report:
         """Return the calls of all blocks and calls of this object."""
@@ -118,75 +127,133 @@ def report() -> Report:
     return _thread.last
 
 
+# --- blocks ------------------------------------------------------------------------------------------------
+
+
+class _Block:
+    """A block: the groups that it skips, its report, and the calls that cuDNN has rejected."""
+
+    def __init__(self, skip: frozenset[str], made: Report) -> None:
+        self.skip, self.report = skip, made
+        self.rejected: dict[Any, str] = {}
+
+
 class _Thread(threading.local):
-    """The modes of a thread that are entered, and the report of the last one."""
+    """The blocks of a thread, the innermost one, whether a call is being served, and the last report."""
 
     def __init__(self) -> None:
-        self.modes: list[_Serving] = []
+        self.block: _Block | None = None
+        self.blocks: list[_Block] = []
+        self.inside = False
         self.last = Report()
 
 
 _thread = _Thread()
+_IN_BACKWARD = "cudnn_ct.torch.enable"  # torch passes objects of such keys on to threads of backward passes
 
 
-class _Serving(TorchFunctionMode):  # type: ignore[misc]
-    """The mode of a block."""
+def enter(block: _Block) -> None:
+    """Make a block the innermost one of this thread."""
+    _thread.blocks.append(block)
+    _thread.block, _thread.last = block, block.report
+    torch._C._stash_obj_in_tls(_IN_BACKWARD, block)
 
-    def __init__(self, skip: frozenset[str], made: Report) -> None:
-        super().__init__()
-        self._rules = {one: rule for one, rule in RULES.items() if rule[0] not in skip}
-        self._report = made
-        self._rejected: dict[Any, str] = {}
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        rule = self._rules.get(func)
-        if rule is None:
-            return func(*args, **kwargs)
-        if torch.compiler.is_compiling():
-            try:
-                return rule[1](*args, **kwargs) if _on_device(args, kwargs) else func(*args, **kwargs)
-            except LeftToTorchError:
-                return func(*args, **kwargs)
-        if _thread.modes and _thread.modes[-1] is not self:  # an outer block
-            return func(*args, **kwargs)
-        reason = self._served(func, rule, args, kwargs)
-        return reason[0] if reason else func(*args, **kwargs)
+def leave() -> None:
+    """End the innermost block of this thread."""
+    _thread.blocks.pop()
+    _thread.block = _thread.blocks[-1] if _thread.blocks else None
+    torch._C._stash_obj_in_tls(_IN_BACKWARD, _thread.block)
 
-    def _served(
-        self, func: Any, rule: tuple[str, Callable[..., Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any] | None:
-        """Return the result of a call in a tuple, or None if it is left to torch."""
-        group, serve = rule
-        key = None
-        if self._rejected:
-            key = _facts(func, args, kwargs)
-            if key in self._rejected:
-                self._report.left[group, self._rejected[key]] += 1
-                return None
-        try:
-            if not _on_device(args, kwargs):
-                raise LeftToTorchError("not on a CUDA device")
-            if forward_ad._current_level >= 0:
-                raise LeftToTorchError("forward-mode derivatives")
-            result = serve(*args, **kwargs)
-        except LeftToTorchError as error:
-            self._report.left[group, str(error)] += 1
-            return None
-        except NotSupportedError as error:
-            reason = str(error).partition("\n")[0]
-            if len(self._rejected) >= MAX_REJECTED:
-                self._rejected.clear()
-            self._rejected[key or _facts(func, args, kwargs)] = reason
-            self._report.left[group, reason] += 1
-            return None
-        self._report.served[group] += 1
-        return (result,)
 
+def block_of_backward() -> _Block | None:
+    """Return the block in which the backward pass was called that runs in this thread."""
+    if _thread.blocks or not torch._C._is_key_in_tls(_IN_BACKWARD):
+        return None
+    found: _Block | None = torch._C._get_obj_in_tls(_IN_BACKWARD)
+    return found
+
+
+# --- calls -------------------------------------------------------------------------------------------------
 
 SERVED_DEVICES = ("cuda",)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # torch.compile calls methods with tensors of other types
+
+
+def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that serves the calls of a function, or of a method of tensors, within blocks.
+
+    torch.compile traces functions in place of others, but not methods.
+    """
+    (group, serve), method = RULES[original], is_method(original)
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        block = _thread.block
+        if torch.compiler.is_compiling():
+            if method or block is None or group in block.skip or not _on_device(args, kwargs):
+                return original(*args, **kwargs)
+            try:
+                return serve(*args, **kwargs)
+            except LeftToTorchError:
+                return original(*args, **kwargs)
+        if block is None:
+            block = block_of_backward()
+        if block is None or _thread.inside or group in block.skip:
+            return original(*args, **kwargs)
+        if method and args and type(args[0]) not in _PLAIN:
+            return original(*args, **kwargs)
+        _thread.inside = True
+        try:
+            served = _served(block, original, args, kwargs)
+            return served[0] if served else original(*args, **kwargs)
+        finally:
+            _thread.inside = False
+
+    return replacement
+
+
+def _served(
+    block: _Block, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any] | None:
+    """Return the result of a call in a tuple, or None if it is left to torch."""
+    group, serve = RULES[func]
+    report, rejected, key = block.report, block.rejected, None
+    if rejected:
+        key = _facts(func, args, kwargs)
+        if key in rejected:
+            report.left[group, rejected[key]] += 1
+            return None
+    try:
+        if not _on_device(args, kwargs):
+            raise LeftToTorchError("not on a CUDA device")
+        if forward_ad._current_level >= 0:
+            raise LeftToTorchError("forward-mode derivatives")
+        result = serve(*args, **kwargs)
+    except LeftToTorchError as error:
+        report.left[group, str(error)] += 1
+        return None
+    except NotSupportedError as error:
+        reason = str(error).partition("\n")[0]
+        if len(rejected) >= MAX_REJECTED:
+            rejected.clear()
+        rejected[key or _facts(func, args, kwargs)] = reason
+        report.left[group, reason] += 1
+        return None
+    report.served[group] += 1
+    return (result,)
+
+
+def fast_path_is_enabled() -> bool:
+    """Return whether modules of attention may call one function for all that they do, as torch has it."""
+    block = _thread.block
+    return (block is None or "attention" in block.skip) and _get_fastpath_enabled()
+
+
+_get_fastpath_enabled = torch.backends.mha.get_fastpath_enabled
+_replaced = Replaced(
+    [*((one, replacement_of(one)) for one in RULES), (_get_fastpath_enabled, fast_path_is_enabled)]
+)
 
 
 def _on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ if not torch.cuda.is_available():
 
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import cudnn_ct.torch as ctt  # noqa: E402
 from tests.torch_cases import CASES, HALF, Case  # noqa: E402
@@ -478,6 +479,18 @@ def test_a_served_training_step_has_the_gradients_and_memory_of_torch() -> None:
             f"parameter {place}: {error:.3g}, torch {noise:.3g}\n{block.report()}"
         )
     assert our_peak <= 1.1 * peak, f"{our_peak} bytes, torch {peak}\n{block.report()}"
+
+
+def test_activations_that_a_backward_pass_computes_again_are_served() -> None:
+    module, x = nn.Conv2d(3, 8, 3, device="cuda"), torch.randn(2, 3, 9, 9, device="cuda", requires_grad=True)
+
+    def run(x: Any) -> Any:
+        return F.softmax(module(x), 1)
+
+    with ctt.enable() as block:
+        y = checkpoint(run, x, use_reentrant=False)
+        y.square().sum().backward()
+    assert block.report().served == {"conv": 2, "softmax": 2}, str(block.report())
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=["float32", "float16"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -13,7 +15,6 @@ from torch.autograd import forward_ad
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch import serving
-from cudnn_ct.torch.rules import RULES
 from tests.fake.cudnn import FakeCudnn
 
 
@@ -122,11 +123,12 @@ def test_a_call_that_cudnn_rejects_is_left_to_torch_and_not_tried_again(
         tries.append(1)
         raise ctt.serving.NotSupportedError("no engine")
 
-    monkeypatch.setitem(RULES, F.softmax, ("softmax", reject))
+    monkeypatch.setattr("cudnn_ct.torch.rules.softmax", reject)
     x = torch.randn(2, 3)
+    expected = F.softmax(x, 1)
     with ctt.enable() as block:
         for _ in range(3):
-            torch.testing.assert_close(F.softmax(x, 1), torch.softmax(x, 1))
+            torch.testing.assert_close(F.softmax(x, 1), expected)
     assert len(tries) == 1
     assert block.report().left == {("softmax", "no engine"): 3}
 
@@ -203,7 +205,7 @@ def test_a_model_compiled_before_is_compiled_again_in_a_block(cpu: None) -> None
         return graph
 
     x = torch.empty(2, 3, 8, 8, device="meta")
-    compiled = torch.compile(lambda x: x.softmax(1), backend=backend, fullgraph=True)
+    compiled = torch.compile(lambda x: F.softmax(x, 1), backend=backend, fullgraph=True)
     compiled(x)
     with ctt.enable():
         compiled(x)
@@ -218,3 +220,86 @@ def test_forward_mode_derivatives_are_left_to_torch(cpu: None) -> None:
         found = forward_ad.unpack_dual(F.softmax(forward_ad.make_dual(x, tangent), 1)).tangent
     assert block.report().left["softmax", "forward-mode derivatives"] == 1
     torch.testing.assert_close(found, torch.func.jvp(lambda one: F.softmax(one, 1), (x,), (tangent,))[1])
+
+
+def test_functions_that_a_module_imported_are_served(cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("imports_softmax")
+    exec("from torch.nn.functional import softmax as probabilities", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    own = module.probabilities
+    with ctt.enable() as block:
+        module.probabilities(torch.randn(2, 3), 1)
+    assert block.report().served == {"softmax": 1}
+    assert module.probabilities is own
+
+
+def test_names_of_torch_are_its_own_after_the_last_block(cpu: None) -> None:
+    places = (
+        (F, "conv2d"),
+        (torch, "conv2d"),
+        (F, "softmax"),
+        (torch._VF, "lstm"),
+        (torch.Tensor, "softmax"),
+    )
+    own = [getattr(owner, name) for owner, name in places]
+    enter, leave = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with ctt.enable():
+            enter.set()
+            leave.wait(20)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    enter.wait(20)
+    with pytest.raises(KeyError), ctt.enable():
+        raise KeyError
+    assert [getattr(owner, name) for owner, name in places] != own  # the block of the thread needs them
+    assert F.softmax(torch.zeros(1, 2), 1).tolist() == [[0.5, 0.5]]
+    leave.set()
+    thread.join()
+    assert [getattr(owner, name) for owner, name in places] == own
+    assert "softmax" not in vars(torch.Tensor)
+
+
+def test_a_name_that_was_bound_anew_in_a_block_is_kept(cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = F.softmax
+    with ctt.enable():
+        monkeypatch.setattr(F, "softmax", other := lambda x: x)
+    assert F.softmax is other
+    monkeypatch.setattr(F, "softmax", own)
+
+
+def test_methods_of_tensors_are_left_to_torch_in_compiled_programs(cpu: None) -> None:
+    torch._dynamo.reset()
+    x = torch.randn(2, 3)
+    compiled = torch.compile(lambda x: x.softmax(1), backend="aot_eager", fullgraph=True)
+    with ctt.enable() as block:
+        torch.testing.assert_close(compiled(x), x.double().softmax(1).float())
+    assert block.report().served == {"softmax": 1}  # the expected values
+
+
+def test_a_compiled_program_obeys_the_block_of_its_thread(cpu: None) -> None:
+    torch._dynamo.reset()
+    graphs: list[bool] = []
+
+    def backend(graph: Any, operands: Any) -> Any:
+        graphs.append("cudnn_ct.softmax.default" in {str(node.target) for node in graph.graph.nodes})
+        return graph
+
+    x = torch.empty(2, 3, device="meta")
+    compiled = torch.compile(lambda x: F.softmax(x, 1), backend=backend, fullgraph=True)
+    with ctt.enable():
+        compiled(x)
+        thread = threading.Thread(target=compiled, args=(x,))
+        thread.start()
+        thread.join()
+        with ctt.enable(skip=["softmax"]):
+            compiled(x)
+    for _ in range(12):  # more than torch's limit of compilations
+        with ctt.enable():
+            compiled(x)
+        compiled(x)
+    assert graphs[0]
+    assert not any(graphs[1:])
+    assert len(graphs) <= 4
