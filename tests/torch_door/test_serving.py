@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 import cudnn_ct.torch as ctt
-from cudnn_ct.torch import serving
+from cudnn_ct.torch import replaced, serving
 from tests.fake.cudnn import FakeCudnn
 
 
@@ -233,7 +233,7 @@ def test_functions_that_a_module_imported_are_served(cpu: None, monkeypatch: pyt
     assert module.probabilities is own
 
 
-def test_names_of_torch_are_its_own_after_the_last_block(cpu: None) -> None:
+def test_names_of_torch_are_its_own_after_the_last_block(cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     places = (
         (F, "conv2d"),
         (torch, "conv2d"),
@@ -241,6 +241,7 @@ def test_names_of_torch_are_its_own_after_the_last_block(cpu: None) -> None:
         (torch._VF, "lstm"),
         (torch.Tensor, "softmax"),
     )
+    monkeypatch.setattr(serving._replaced, "_rebound", 0)
     own = [getattr(owner, name) for owner, name in places]
     enter, leave = threading.Event(), threading.Event()
 
@@ -260,6 +261,20 @@ def test_names_of_torch_are_its_own_after_the_last_block(cpu: None) -> None:
     thread.join()
     assert [getattr(owner, name) for owner, name in places] == own
     assert "softmax" not in vars(torch.Tensor)
+
+
+def test_methods_of_tensors_are_bound_a_limited_number_of_times(cpu: None) -> None:
+    own = torch.Tensor.softmax
+    made = replaced.Replaced([(own, double := lambda x, axis: 2 * own(x, axis))])
+    for _ in range(replaced.MOST_REBOUND + 1):
+        made.begin()
+        assert torch.Tensor.softmax is double
+        made.end()
+    assert torch.Tensor.softmax is double
+    made.begin()
+    assert torch.Tensor.softmax is double
+    made.end()
+    del torch.Tensor.softmax
 
 
 def test_a_name_that_was_bound_anew_in_a_block_is_kept(cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
