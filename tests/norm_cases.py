@@ -49,9 +49,12 @@ def _training(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[s
 
 def _inference(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[str, Tensor]) -> LayerCase:
     """Inference, or its gradient, which has dy instead of a bias."""
-    scale, bias, mean = (_parameter(draw, x, keywords["mode"]) for _ in range(3))
-    var = _parameter(draw, x, keywords["mode"], "positive")
-    if draw(st.booleans()):
+    forward = draw(st.booleans())
+    unscaled = not keywords.keys() & {"alpha", "beta"} or (keywords["alpha"], keywords["beta"]) == (1, 0)
+    dtype = x.dtype if forward and unscaled and draw(st.booleans()) else ""  # parameters in half precision
+    scale, bias, mean = (_parameter(draw, x, keywords["mode"], dtype=dtype) for _ in range(3))
+    var = _parameter(draw, x, keywords["mode"], "positive", dtype)
+    if forward:
         return LayerCase("batch_norm_inference", (x, scale, bias, mean, var), keywords, outs)
     dy = lying(draw, x.shape, x.dtype, "floats")
     return LayerCase("batch_norm_inference_backward", (dy, x, scale, mean, var), keywords, outs)
@@ -101,9 +104,9 @@ def group_norm_cases(draw: st.DrawFn, *, dtypes: Sequence[str] = FLOATS) -> Laye
     return LayerCase("group_norm_backward", (dy, x, scale, *saved), keywords, outs, terms={"dx": terms})
 
 
-def _parameter(draw: st.DrawFn, x: Tensor, mode: str, values: Any = "floats") -> Tensor:
+def _parameter(draw: st.DrawFn, x: Tensor, mode: str, values: Any = "floats", dtype: str = "") -> Tensor:
     """A parameter for x, in some view; with one axis or with those of x."""
-    shape, dtype = norm_parameter_shape(x.shape, mode), norm_parameter_dtype(x.dtype)
+    shape, dtype = norm_parameter_shape(x.shape, mode), dtype or norm_parameter_dtype(x.dtype)
     if mode == "spatial" and len(shape) > 1 and draw(st.booleans()):
         shape = shape[1:2]
         values = values.reshape(shape) if isinstance(values, np.ndarray) else values

@@ -20,6 +20,7 @@ from ..shapes.norm import (
     check_epsilon,
     check_norm_parameters,
     check_running_statistics,
+    inference_parameter_dtype,
     norm_activation,
     norm_axes,
     norm_mode,
@@ -93,8 +94,9 @@ def batch_norm_inference(
     out: Array | None = None,
 ) -> Array:
     """Compute :func:`batch_norm_training` by given statistics. See :func:`cudnn_ct.batch_norm_inference`."""
-    x, epsilon = required(x=x)["x"], check_epsilon(epsilon)
-    s, b, m, v = _parameters(x, mode, scale=scale, bias=bias, mean=mean, var=var)
+    x, scale = required(x=x, scale=scale).values()
+    kind, epsilon = inference_parameter_dtype(x.dtype, scale.dtype), check_epsilon(epsilon)
+    s, b, m, v = _parameters(x, mode, kind, scale=scale, bias=bias, mean=mean, var=var)
     return deliver((wide(x) - m) / np.sqrt(v + epsilon) * s + b, x.dtype, alpha, beta, out)
 
 
@@ -176,10 +178,10 @@ def _like(x: Array, **named: ArrayLike) -> Float64:
     return array
 
 
-def _parameters(x: Array, mode: Any, **parameters: ArrayLike | None) -> list[Float64]:
+def _parameters(x: Array, mode: Any, dtype: str = "", /, **parameters: ArrayLike | None) -> list[Float64]:
     """Return parameters in shapes that broadcast to x."""
     arrays = required(**parameters)
-    shape = check_norm_parameters(x, norm_mode(mode), **arrays)
+    shape = check_norm_parameters(x, norm_mode(mode), dtype, **arrays)
     return [wide(array).reshape(shape) for array in arrays.values()]
 
 

@@ -83,13 +83,19 @@ def norm_parameter_dtype(x_dtype: Any) -> str:
     return as_dtype(one_dtype("batch normalisation", x=x_dtype)).accumulate
 
 
-def check_norm_parameters(x: Any, mode: Any, **parameters: Any) -> Shape:
+def inference_parameter_dtype(x_dtype: Any, scale_dtype: Any) -> str:
+    """Return the name of the dtype of parameters in inference, which may be that of ``x``."""
+    x, scale = as_dtype(x_dtype).name, as_dtype(scale_dtype).name
+    return x if x == scale else norm_parameter_dtype(x)
+
+
+def check_norm_parameters(x: Any, mode: Any, dtype: str = "", /, **parameters: Any) -> Shape:
     """Return the shape of the statistics of ``x``; raise unless all parameters match ``x``.
 
-    ``x`` and the parameters need a shape and a dtype. For ``"spatial"``, the shape (C,) is accepted as well.
-    Scale and bias of an instance normalisation have that shape.
+    ``x`` and the parameters need a shape and a dtype; ``dtype`` is that of the parameters. For ``"spatial"``,
+    the shape (C,) is accepted as well. Scale and bias of an instance normalisation have that shape.
     """
-    shape, dtype = norm_parameter_shape(x.shape, mode), norm_parameter_dtype(x.dtype)
+    shape, dtype = norm_parameter_shape(x.shape, mode), dtype or norm_parameter_dtype(x.dtype)
     for name, parameter in parameters.items():
         allowed = [shape, shape[1:2]] if len(shape) > 1 else [shape]
         if mode == INSTANCE:
@@ -242,7 +248,9 @@ def _training(
 def norm_inference(specs: Specs, outs: Outs, mode: Any, epsilon: Any) -> NormInference:
     """Validate an inference step on x, scale, bias, mean and var."""
     x, name = specs["x"], norm_mode(mode)
-    check_norm_parameters(x, name, **{tensor: spec for tensor, spec in specs.items() if tensor != "x"})
+    parameters = {tensor: spec for tensor, spec in specs.items() if tensor != "x"}
+    dtype = inference_parameter_dtype(x.dtype, specs["scale"].dtype)
+    check_norm_parameters(x, name, dtype, **parameters)
     y = result_spec(x.shape, x, out=outs[0])
     return NormInference(**specs, y=y, mode=name, epsilon=check_epsilon(epsilon))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .operators import call, recorded
@@ -30,7 +31,8 @@ def batch_norm(
     running_mean, running_var : tensor, shape (C,)
         Updated in place in training, both or neither; needed otherwise.
     weight, bias : tensor, shape (C,)
-        float32 for half precision, else the dtype of x, as the running statistics.
+        float32 for half precision, else the dtype of x, as the running statistics. Without training, all four
+        may have the dtype of x.
     training : bool
         Whether the statistics are those of the batch.
     momentum : float
@@ -61,7 +63,11 @@ def batch_norm(
         raise ValueError("running_mean and running_var are needed without training: got None")
     if activation not in (None, "relu"):
         raise ValueError(f"activation must be 'relu' or None: got {activation!r}")
-    y = _batch_norm_inference(x, weight, bias, running_mean, running_var, eps)
+    parameters = [weight, bias, running_mean, running_var]
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *parameters)):
+        wide = torch.promote_types(x.dtype, torch.float32)  # gradients take no half precision
+        parameters = [one.to(wide) for one in parameters]
+    y = _batch_norm_inference(x, *parameters, eps)
     y = y if residual is None else y + residual
     return y if activation is None else y.relu()
 

@@ -137,13 +137,20 @@ def _or_none(stride: Any) -> Any:
 # --- normalisations ----------------------------------------------------------------------------------------
 
 
-def _norm_parameters(x: Tensor, *parameters: Tensor | None) -> None:
+def _norm_parameters(x: Tensor, *parameters: Tensor | None, half: bool = False) -> None:
     """Leave norms without parameters, and those whose parameters have another dtype than cuDNN takes."""
     _unless(x.dtype not in _FLOATS, "{} is not supported", x.dtype)
-    wide = torch.float32 if x.dtype in _HALF else x.dtype
+    wide = torch.float32 if x.dtype in _HALF and not half else x.dtype
     for one in parameters:
         _unless(one is None, "no scale and bias")
         _unless(one is not None and one.dtype != wide, "parameters are not {} for {}", wide, x.dtype)
+
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _requires_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
 
 
 def _batch_norm(
@@ -156,10 +163,16 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    _norm_parameters(input, weight, bias)
+    half = not training and weight is not None and weight.dtype in _HALF
+    _norm_parameters(input, weight, bias, half=half)
     _unless((running_mean is None) != (running_var is None), "only one running statistic")
     if running_mean is not None:
-        _norm_parameters(input, running_mean, running_var)
+        _norm_parameters(input, running_mean, running_var, half=half)
+    if half:
+        _unless(_requires_grad(input, weight, bias), "gradients with parameters of {}", input.dtype)
+        order = _CHANNELS_LAST.get(input.dim(), torch.contiguous_format)
+        fits = input.dim() in (2, *_CHANNELS_LAST) and input.is_contiguous(memory_format=order)
+        _unless(not fits, "parameters of {} and channels that are not last", input.dtype)
     _unless(training and input.numel() == input.shape[1], "a single sample")
     assert weight is not None
     assert bias is not None

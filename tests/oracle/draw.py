@@ -891,9 +891,10 @@ def _group_norm_backward(source: Source) -> Recipe:
 def _batch_norm_inference(source: Source) -> Recipe:
     n = _norm(source)
     operands = {"x": (n.shape, n.dtype, "normal")}
+    dtype = source.choice((n.wide, n.dtype))
     for name in ("scale", "bias", "mean"):
-        operands[name] = (n.parameters, n.wide, "normal")
-    operands["var"] = (n.parameters, n.wide, "positive")
+        operands[name] = (n.parameters, dtype, "normal")
+    operands["var"] = (n.parameters, dtype, "positive")
     arguments = {"mode": n.mode, "epsilon": source.choice((1e-5, 1e-2))}
     return Recipe(operands, arguments, (n.shape, n.dtype))
 

@@ -318,3 +318,34 @@ def test_a_compiled_program_obeys_the_block_of_its_thread(cpu: None) -> None:
     assert graphs[0]
     assert not any(graphs[1:])
     assert len(graphs) <= 4
+
+
+def test_batch_norms_of_half_precision_are_served_in_inference(cpu: None, door: FakeCudnn) -> None:
+    door.engines = True
+    module, x = nn.BatchNorm2d(8).half().eval(), torch.randn(2, 8, 3, 3).half()
+    with torch.no_grad():
+        module.running_mean.normal_()
+        module.weight.normal_()
+        expected = module.float()(x.float())
+        module.half()
+        with ctt.enable() as block:
+            found = module(x.to(memory_format=torch.channels_last))
+            module(x)
+    torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=1e-2)
+    assert block.report().served == {"batch_norm": 1}, str(block.report())
+    assert list(block.report().left) == [
+        ("batch_norm", "parameters of torch.float16 and channels that are not last")
+    ]
+    with ctt.enable() as block:
+        module(x.to(memory_format=torch.channels_last)).sum().backward()
+    assert list(block.report().left) == [("batch_norm", "gradients with parameters of torch.float16")]
+
+
+def test_batch_norm_with_parameters_of_half_precision_has_gradients(cpu: None) -> None:
+    module, x = nn.BatchNorm2d(8).half().eval(), torch.randn(2, 8, 3, 3).half().requires_grad_()
+    y = ctt.batch_norm(x, module.running_mean, module.running_var, module.weight, module.bias)
+    found = torch.autograd.grad(y.square().sum(), (x, module.weight, module.bias))
+    expected = torch.autograd.grad(module.float()(x.float()).square().sum(), (x, module.weight, module.bias))
+    assert [one.dtype for one in found] == [torch.float16] * 3
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.float(), two.float(), rtol=2e-2, atol=2e-2)

@@ -187,8 +187,12 @@ class GradientPlan:
         return f"chosen: {before}cudnnBatchNormalizationBackward{extended}, {_label(self._mode)}"
 
 
-def inference_plan(problem: NormInference, _: Context, specs: Specs, mode: BatchNormMode) -> FunctionPlan:
-    """Return ``cudnnBatchNormalizationForwardInference``."""
+def inference_plan(
+    problem: NormInference, _: Context, specs: Specs, mode: BatchNormMode
+) -> FunctionPlan | None:
+    """Return ``cudnnBatchNormalizationForwardInference``, which takes no parameters in half precision."""
+    if in_half_precision(problem):
+        return None
     x, y, parameters = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
     slots = map(_slot, ("scale", "bias", "mean", "var"))
     arguments = [x, _slot("x"), y, _slot("y"), parameters, *slots, ctypes.c_double(problem.epsilon)]
@@ -200,6 +204,11 @@ def inference_plan(problem: NormInference, _: Context, specs: Specs, mode: Batch
         )
 
     return FunctionPlan(f"cudnnBatchNormalizationForwardInference, {_label(mode)}", run)
+
+
+def in_half_precision(problem: NormInference) -> bool:
+    """Return whether the parameters are in half precision."""
+    return DTYPES[problem.scale.dtype].itemsize == 2
 
 
 def _activation(name: str | None) -> ActivationDescriptor | None:

@@ -150,12 +150,20 @@ def batch_norm_inference(
 
     Parameters
     ----------
+    scale, bias : device array, shape of a statistic or, for ``"spatial"``, (C,)
+        float32 or the dtype of x for half precision, otherwise the dtype of x.
     mean, var : device array, shape and dtype of scale
         Usually the running mean and variance of the training.
 
+    Raises
+    ------
+    NotSupportedError
+        The parameters are in half precision, and alpha is not 1 or beta is not 0, or
+        ``ct.config.allow_runtime_compilation`` is off.
+
     Notes
     -----
-    ``cudnnBatchNormalizationForwardInference``.
+    ``cudnnBatchNormalizationForwardInference``; with parameters in half precision, graphs of pointwise nodes.
 
     Examples
     --------

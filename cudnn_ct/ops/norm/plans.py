@@ -33,7 +33,7 @@ from ...shapes.norm import (
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
-from .legacy import GradientPlan, Specs, TrainingPlan, inference_plan
+from .legacy import GradientPlan, Specs, TrainingPlan, in_half_precision, inference_plan
 
 # --- formulas ----------------------------------------------------------------------------------------------
 
@@ -104,6 +104,10 @@ def inference_by_formulas(problem: NormInference, context: Context) -> Plan | No
     x, scale, bias, mean, var = (norm.terms[name] for name in ("x", "scale", "bias", "mean", "var"))
     norm.store("y", (x - mean) * (pointwise("rsqrt", var + problem.epsilon) * scale) + bias)
     return norm.formulas.program()
+
+
+def _inference_in_half_precision(problem: NormInference, context: Context) -> Plan | None:
+    return inference_by_formulas(problem, context) if in_half_precision(problem) else None
 
 
 def gradient_by_formulas(problem: NormGradient, context: Context) -> Plan | None:
@@ -266,4 +270,5 @@ INFERENCE = (
         (pixels_layout, _SPATIAL),
     ),
     by_engines(inference_by_formulas),
+    by_engines(_inference_in_half_precision, replaces=""),
 )
