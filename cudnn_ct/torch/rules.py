@@ -139,11 +139,14 @@ def _or_none(stride: Any) -> Any:
 
 def _norm_parameters(x: Tensor, *parameters: Tensor | None, half: bool = False) -> None:
     """Leave norms without parameters, and those whose parameters have another dtype than cuDNN takes."""
-    _unless(x.dtype not in _FLOATS, "{} is not supported", x.dtype)
-    wide = torch.float32 if x.dtype in _HALF and not half else x.dtype
+    dtype = x.dtype
+    _unless(dtype not in _FLOATS, "{} is not supported", dtype)
+    wide = torch.float32 if dtype in _HALF and not half else dtype
     for one in parameters:
-        _unless(one is None, "no scale and bias")
-        _unless(one is not None and one.dtype != wide, "parameters are not {} for {}", wide, x.dtype)
+        if one is None:
+            raise LeftToTorchError("no scale and bias")
+        if one.dtype is not wide:
+            raise LeftToTorchError(f"parameters are not {wide} for {dtype}")
 
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -306,7 +309,7 @@ def _multi_head_attention(
     batch_first = swapped.is_contiguous()
     x = swapped if batch_first else query
     packed = F.linear(x, in_proj_weight, in_proj_bias)
-    heads = packed.unflatten(-1, (3, num_heads, x.shape[2] // num_heads))
+    heads = packed.view(*packed.shape[:2], 3, num_heads, x.shape[2] // num_heads)
     q, k, v = heads.permute(2, *((0, 3, 1) if batch_first else (1, 3, 0)), 4).unbind(0)
     y = _attention(q, k, v, dropout_p=dropout_p if training else 0.0)
     joined = y.permute(*((0, 2) if batch_first else (2, 0)), 1, 3).reshape(x.shape)
