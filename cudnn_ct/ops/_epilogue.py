@@ -1,56 +1,42 @@
-"""The nodes of a matrix product or convolution with scales, additions, an activation and amax."""
+"""The operations that follow a matrix product or convolution: scales, additions, an activation, and amax."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from ..graph.operations import Node, Tensor, node
-from ..typing import MatmulActivation
+from ..graph.operations import Graph
+from ..shapes.matmul import MatmulProblem
+from ..shapes.scaled_conv import Float8Conv
+from ._definition import Definition
+from .graph.tensors import GraphTensor, Operand
 
-# The mode of the pointwise node of an activation, and its parameters.
-MODES: dict[str, tuple[str, dict[str, float]]] = {
-    "relu": ("relu_fwd", {}),
-    "gelu": ("gelu_fwd", {}),
-    "gelu_tanh": ("gelu_approx_tanh_fwd", {}),
-    "silu": ("swish_fwd", {"swish_beta": 1.0}),
-    "sigmoid": ("sigmoid_fwd", {}),
-    "tanh": ("tanh_fwd", {}),
+_FACTORS = ("b_scale", "descale_a", "descale_b", "descale_x", "descale_w")
+_ADDED = ("bias", "residual")
+
+# The methods of activations with other names, and their parameters.
+_METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gelu_tanh": ("gelu", {"approximate": True}),
+    "silu": ("swish", {}),
 }
 
 
-def nodes_with_epilogue(
-    sums: Callable[[Tensor], Node],
-    given: Mapping[str, Tensor],
-    virtual: Callable[[], Tensor],
-    *,
-    factors: Sequence[Tensor] = (),
-    added: Sequence[Tensor] = (),
-    activation: MatmulActivation = "identity",
-) -> list[Node]:
-    """Return the nodes that compute ``y = scale * act(factors * sums + added)``, and amax before ``scale``.
-
-    ``sums`` returns the node that writes sums to a tensor, ``virtual`` a new virtual tensor of the shape of
-    y. ``given`` are the tensors in memory: y, and ``scale`` and ``amax`` if they exist. Each node reads the
-    result of the node before it.
-    """
-    y, scale, amax = given["y"], given.get("scale"), given.get("amax")
-    # Whether y is not the value of which amax is computed. If it is, a node that copies it to y must be left
-    # out: cuDNN 9.19 does not write the copy.
-    rounded = scale is not None or y.spec.dtype != "float32"
-    steps: list[dict[str, object]] = [{"mode": "mul", "bdesc": factor} for factor in factors]
-    steps += [{"mode": "add", "bdesc": one} for one in added]
-    if activation != "identity":
-        mode, parameters = MODES[activation]
-        steps.append({"mode": mode, **parameters})
-    if scale is not None:
-        steps.append({"mode": "mul", "bdesc": scale})
-    elif amax is not None and rounded:
-        steps.append({"mode": "identity"})
-    values = [*(virtual() for _ in steps), y]
-    nodes = [sums(values[0])]
-    for step, read, written in zip(steps, values, values[1:], strict=False):
-        nodes.append(node("pointwise", math_prec="float32", xdesc=read, ydesc=written, **step))
-    if amax is not None:  # of the value before the last node, if that scales or rounds it
-        whole = values[-2] if rounded else y
-        nodes.append(node("reduction", operator="amax", comp_type="float32", xdesc=whole, ydesc=amax))
-    return nodes
+def graph_with_epilogue(
+    g: Definition, problem: MatmulProblem | Float8Conv, y: GraphTensor, alpha: float = 1.0
+) -> Graph:
+    """Return the graph of ``scale * act(factors * alpha * y + added)``, and of amax before ``scale``."""
+    given = g.given
+    factors: list[Operand] = [given[name] for name in _FACTORS if name in given]
+    for factor in [*factors, alpha] if alpha != 1 else factors:
+        y = y * factor
+    for name in _ADDED:
+        y = y + given[name] if name in given else y
+    if problem.activation != "identity":
+        method, parameters = _METHODS.get(problem.activation, (problem.activation, {}))
+        y = getattr(g, method)(y, **parameters)
+    written = y
+    if "scale" in given:
+        written = y * given["scale"]
+    elif problem.amax and problem.y.dtype != "float32":
+        # amax is that of the value before it is rounded. cuDNN 9.19 does not write exact copies.
+        written = g.identity(y)
+    return g.graph(y=written, **({"amax": g.reduce(y, "amax")} if problem.amax else {}))

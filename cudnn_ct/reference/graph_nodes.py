@@ -129,7 +129,8 @@ def _pool_backward(given: Operands, p: dict[str, Any]) -> Results:
 # --- normalisation -----------------------------------------------------------------------------------------
 
 
-def _norm(given: Operands, p: dict[str, Any]) -> Results:
+def norm(given: Operands, p: dict[str, Any]) -> Results:
+    """Return a normalisation over the axes ``normalized``, and its statistics."""
     x, axes, epsilon = given["x"], p["normalized"], given["epsilon"].item()
     rms = p["mode"] == "rms_norm"
     mean = np.zeros(()) if rms else x.mean(axes, keepdims=True)
@@ -145,7 +146,8 @@ def _norm(given: Operands, p: dict[str, Any]) -> Results:
     return results
 
 
-def _norm_backward(given: Operands, p: dict[str, Any]) -> Results:
+def norm_backward(given: Operands, p: dict[str, Any]) -> Results:
+    """Return the gradients of a normalisation from its statistics."""
     x, dy, axes = given["x"], given["dy"], p["normalized"]
     scale, inverse = given["scale"], given["inv_variance"]
     rms = p["mode"] == "rms_norm"
@@ -244,8 +246,8 @@ _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
     "moe_grouped_matmul": _moe,
     "resample_forward": _pool,
     "resample_backward": _pool_backward,
-    "norm_forward": _norm,
-    "norm_backward": _norm_backward,
+    "norm_forward": norm,
+    "norm_backward": norm_backward,
     "gen_stats": _gen_stats,
     "bn_finalize": bn_finalize,
     "bn_backward_weights": bn_backward_weights,

@@ -22,6 +22,7 @@ from ..shapes.norm import check_epsilon
 from ..shapes.parse import as_bool
 from ..shapes.specs import TensorSpec
 from ._cast import Array, Outs, R, Result, deliver_each, present, required, wide
+from .graph_nodes import norm, norm_backward
 
 
 def layer_norm(
@@ -118,14 +119,11 @@ def _forward(
     arrays = required(x=x, scale=scale) | present(bias=bias)
     problem = row_norm(mode, _specs(arrays), (None, None, None), epsilon)
     at = problem.shape
-    values = at.data(wide(arrays["x"]))
-    mean = values.mean(2, keepdims=True) * (mode != "rms_norm")
-    invstd = 1 / np.sqrt(((values - mean) ** 2).mean(2, keepdims=True) + check_epsilon(epsilon))
-    y = (values - mean) * invstd * at.parameter(wide(arrays["scale"]))
-    if bias is not None:
-        y = y + at.parameter(wide(arrays["bias"]))
-    moments = [invstd] if mode == "rms_norm" else [mean, invstd]
-    results: list[Result] = [(y.reshape(problem.x.shape), arrays["x"].dtype)]
+    given = {name: at.parameter(wide(array)) for name, array in arrays.items() if name != "x"}
+    given |= {"x": at.data(wide(arrays["x"])), "epsilon": np.float64(check_epsilon(epsilon))}
+    made = norm(given, {"mode": mode, "normalized": (2,)})
+    moments = [made[name] for name in ("mean", "inv_variance")[mode == "rms_norm" :]]
+    results: list[Result] = [(made["y"].reshape(problem.x.shape), arrays["x"].dtype)]
     kept = np.dtype(np.float64 if arrays["x"].dtype == np.float64 else np.float32)
     results += [(moment.reshape(at.statistics), kept) for moment in moments]
     absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
@@ -136,18 +134,14 @@ def _forward(
 def _backward(mode: LayerNormMode, dy: Any, x: Any, scale: Any, statistics: dict[str, Any]) -> list[Result]:
     """Return dx, dscale and dbias in float64, with their dtypes."""
     arrays = required(dy=dy, x=x, scale=scale, **statistics)
-    problem = row_norm_gradient(mode, _specs(arrays), (None, None, None))
-    at = problem.shape
+    at = row_norm_gradient(mode, _specs(arrays), (None, None, None)).shape
+    data = {name: at.data(wide(arrays[name])) for name in ("dy", "x")}
     moments = [at.statistic(wide(arrays[name])) for name in statistics]
-    mean, invstd = (np.zeros(()), *moments)[-2:]
-    normal = (at.data(wide(arrays["x"])) - mean) * invstd
-    gradient = at.data(wide(arrays["dy"]))
-    inner = gradient * at.parameter(wide(arrays["scale"]))
-    centre = inner.mean(2, keepdims=True) * (mode != "rms_norm")
-    dx = invstd * (inner - centre - normal * (inner * normal).mean(2, keepdims=True))
-    sums = [(gradient * normal).sum(1), gradient.sum(1)]
-    shape, dtype = problem.scale.shape, arrays["scale"].dtype
-    return [(dx.reshape(problem.x.shape), arrays["x"].dtype), *((one.reshape(shape), dtype) for one in sums)]
+    named = dict(zip(("mean", "inv_variance")[-len(moments) :], moments, strict=True))
+    scale = at.parameter(wide(arrays["scale"]))
+    made = norm_backward(data | named | {"scale": scale}, {"mode": mode, "normalized": (2,), "shapes": {}})
+    results = {"dx": arrays["x"], "dscale": arrays["scale"], "dbias": arrays["scale"]}
+    return [(made[name].reshape(like.shape), like.dtype) for name, like in results.items()]
 
 
 def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:

@@ -100,19 +100,47 @@ def _answer(name: str, call: Any) -> dict[str, Any]:
 
 
 def _lines(graph: dict[str, Any]) -> list[str]:
-    """Return a line for each tensor and each node of a graph."""
+    """Return a line for each tensor and each node of a graph.
+
+    Tensors are numbered in the order in which the lines name them, operands first, and attributes have the
+    order of their names, so that only what cuDNN computes with makes a difference.
+    """
+    numbers: dict[int, int] = {uid: number for number, uid in enumerate(graph["operands"], 1)}
+    nodes = [f"{one['row']}({_attributes(one, numbers)})" for one in graph["nodes"]]
     lines = []
-    for tensor in graph["tensors"]:
+    for tensor in sorted(graph["tensors"], key=lambda tensor: _number(tensor["uid"], numbers)):
         uid, dtype, shape, strides = (tensor.pop(name) for name in ("uid", "dtype", "shape", "strides"))
-        lines.append(f"t{uid}: {dtype} {list(shape)} {list(strides)} {tensor or ''}".rstrip())
-    for node in graph["nodes"]:
-        given = ", ".join(f"{name}={_plain(value)}" for name, value in node["attributes"].items())
-        lines.append(f"{node['row']}({given})")
-    return [*lines, f"operands {graph['operands']}{' dynamic' if graph.get('dynamic') else ''}"]
+        tensor |= {
+            name: _number(tensor[name], numbers) for name in ("same_memory_as", "ragged") if name in tensor
+        }
+        lines.append(f"t{numbers[uid]}: {dtype} {list(shape)} {list(strides)} {tensor or ''}".rstrip())
+    return [*lines, *nodes, f"{len(graph['operands'])} operands{' dynamic' if graph.get('dynamic') else ''}"]
 
 
-def _plain(value: Any) -> str:
-    return f"t{value['tensor']}" if isinstance(value, dict) and "tensor" in value else json.dumps(value)
+def _number(uid: int, numbers: dict[int, int]) -> int:
+    return numbers.setdefault(uid, len(numbers) + 1)
+
+
+def _attributes(one: dict[str, Any], numbers: dict[int, int]) -> str:
+    given = sorted((name, value) for name, value in one["attributes"].items() if value is not None)
+    return ", ".join(f"{name}={_plain(value, numbers)}" for name, value in given)
+
+
+def _plain(value: Any, numbers: dict[int, int]) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_plain(one, numbers) for one in value)}]"
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    ((tag, content),) = value.items()
+    if tag == "tensor":
+        return f"t{_number(content, numbers)}"
+    if tag == "node":
+        return f"{content['row']}({_attributes(content, numbers)})"
+    if tag == "graph":
+        nodes = (f"{node['row']}({_attributes(node, numbers)})" for node in content["nodes"])
+        operands = ", ".join(f"t{_number(uid, numbers)}" for uid in content["operands"])
+        return f"[{'; '.join(nodes)}] of {operands}"
+    return json.dumps(value)
 
 
 @contextmanager

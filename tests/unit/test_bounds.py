@@ -35,7 +35,6 @@ MADE_WITH_THEIR_OWNER = {
     "graph.operations._NativeTensors._tensors",
     "ops.attention.graph.NodeBuilder.nodes",
     "ops.attention.graph._Nodes.operands",
-    "ops.conv.training_graphs._Builder.nodes",
     "plans.call.CallPlan._places",
     "ops.rnn.gradients.RNNReserve.arrays",
     "ops.graph.builder.GraphBuilder._marked",

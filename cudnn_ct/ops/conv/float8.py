@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import count
 from typing import Any, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
-from ...graph.operations import Graph, Tensor
-from ...plans.base import tensors_of
+from ...graph.operations import Graph
 from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.conv import GEOMETRY
 from ...shapes.epilogue import WITHOUT_AMAX
 from ...shapes.parse import as_bool
 from ...shapes.scaled_conv import Float8Conv, ScaledConvResult, float8_conv_problem
-from ...shapes.specs import TensorSpec
 from ...typing import (
     Algo,
     ArrayLike,
@@ -29,34 +25,23 @@ from ...typing import (
 )
 from .._algo_arguments import without_factors
 from .._call import execute
+from .._definition import Definition, defines
 from .._documented import documented
-from .._epilogue import nodes_with_epilogue
+from .._epilogue import graph_with_epilogue
 from .._graph_source import GraphSource
 from .._operands import present
 from .._operation import Operation, Select
 from .._reduced_source import packed_source
-from .graph_nodes import channels_last, conv_node, packed_operands
+from .graph_nodes import as_images, geometry_of, packed_operands
 from .scaled import conv_scale_bias_activation, select
 
 
+@defines
 def float8_conv_graph(problem: Float8Conv) -> Graph:
     """Return the graph of a problem whose operands are contiguous with channels last."""
-    numbers, rank = count(1), len(problem.x.shape)
-
-    def tensor(spec: TensorSpec, virtual: bool = False) -> Tensor:
-        whole = spec if len(spec.shape) == rank else spec._replace(shape=(1,) * rank)  # a scale, or amax
-        return Tensor(next(numbers), channels_last(whole), virtual)
-
-    given = {name: tensor(spec) for name, spec in tensors_of(problem).items()}
-    nodes = nodes_with_epilogue(
-        lambda y: conv_node(problem.core, x=given["x"], w=given["w"], y=y),
-        given,
-        partial(tensor, problem.y._replace(dtype="float32"), virtual=True),
-        factors=[given[name] for name in ("descale_x", "descale_w") if name in given],
-        added=[given["bias"]] if problem.bias else [],
-        activation=problem.activation,
-    )
-    return Graph(tuple(nodes), tuple(given.values()))
+    g = Definition(as_images(problem))
+    y = g.conv(g.given["x"], g.given["w"], **geometry_of(problem.core))
+    return graph_with_epilogue(g, problem, y)
 
 
 SOURCE = packed_source(GraphSource(float8_conv_graph), packed_operands)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...graph.attributes import AsDouble, AsInt32
 from ...graph.operations import Graph, Node, Tensor, node
-from ...plans.base import packed_of
+from ...plans.base import packed_of, tensors_of
 from ...shapes.conv import ROLES, ConvProblem, written_as
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, packed_strides
@@ -120,6 +120,32 @@ def channels_last(spec: TensorSpec) -> TensorSpec:
     """Return a contiguous tensor with two or three spatial axes and the strides of channels last."""
     # Engines are selected by the strides of axes of length 1 too.
     return two_axes(spec._replace(strides=packed_strides(spec.shape, "nhwc")))
+
+
+def as_images(problem: Any) -> Any:
+    """Return the problem with the axes of its images, at least two of them spatial, and channels last.
+
+    Tensors with fewer axes have an element for each channel.
+    """
+    specs = tensors_of(problem)
+    rank = max(len(spec.shape) for spec in specs.values())
+    ones = (1,) * (rank - 2 if rank > 1 else 2)
+    images = {
+        name: spec if len(spec.shape) > 2 else spec._replace(shape=(1, spec.size, *ones))
+        for name, spec in specs.items()
+    }
+    return problem._replace(**{name: channels_last(spec) for name, spec in images.items()})
+
+
+def geometry_of(problem: ConvProblem) -> dict[str, Any]:
+    """Return the parameters of a convolution with at least two spatial axes, for methods of `ct.Graph`."""
+    added = max(2 - len(problem.stride), 0)
+    return {
+        "padding": ((0, 0),) * added + problem.padding,
+        "stride": (1,) * added + problem.stride,
+        "dilation": (1,) * added + problem.dilation,
+        "mode": problem.mode,
+    }
 
 
 def packed_operands(problem: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any, Never
 
 from ... import algo_cache
@@ -10,15 +9,15 @@ from ..._hints import UNSET, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
-from ...graph.operations import Graph, Tensor, node
-from ...plans.base import SelectedPlan, tensors_of
+from ...graph.operations import Graph
+from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_results
 from ...shapes.checks import Outs, Specs
 from ...shapes.scaled_conv import ScaledConv, scaled_conv_problem
-from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, FusedActivation, Padding, PerAxis, Precision, StreamLike
 from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
+from .._definition import Definition, defines
 from .._documented import documented
 from .._graph_source import GraphSource
 from .._operands import present
@@ -26,7 +25,7 @@ from .._operation import Operation, Select
 from .._reduced_source import packed_source
 from .call import conv_of
 from .fused import conv_bias_activation
-from .graph_nodes import activation_step, channels_last, conv_node, packed_operands
+from .graph_nodes import activation_step, as_images, geometry_of, packed_operands
 
 
 @documented(conv_bias_activation)
@@ -106,27 +105,18 @@ def conv_scale_bias_activation(
     return execute(SCALED, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 
 
+@defines
 def scaled_conv_graph(problem: ScaledConv) -> Graph:
     """Return the graph of a problem whose operands are contiguous with channels last."""
-    numbers = count(1)
-
-    def tensor(spec: TensorSpec, virtual: bool = False) -> Tensor:
-        return Tensor(next(numbers), channels_last(spec), virtual)
-
-    tensors = {name: tensor(spec) for name, spec in tensors_of(problem).items()}
-    wide = problem.y._replace(dtype="float32")
-    steps: list[dict[str, Any]] = [
-        {"mode": "mul", "bdesc": tensors["scale"]},
-        *({"mode": "add", "bdesc": tensors[name]} for name in ("bias", "z") if name in tensors),
-    ]
+    g = Definition(as_images(problem))
+    y = g.conv(g.given["x"], g.given["w"], **geometry_of(problem.core))
+    y = y * g.given["scale"] + g.given["bias"]
+    if problem.z:
+        y = y + g.given["z"]
     if problem.activation != "identity":
-        steps.append(activation_step(problem.activation, problem.coefficient))
-    between = [tensor(wide, virtual=True) for _ in steps]
-    outputs = [*between, tensors["y"]]
-    nodes = [conv_node(problem.core, x=tensors["x"], w=tensors["w"], y=outputs[0])]
-    for step, read, written in zip(steps, outputs, outputs[1:], strict=False):
-        nodes.append(node("pointwise", math_prec="float32", **step, xdesc=read, ydesc=written))
-    return Graph(tuple(nodes), tuple(tensors[name] for name in tensors_of(problem)))
+        step = activation_step(problem.activation, problem.coefficient)
+        y = g._apply("pointwise", {"x": y}, **step)["y"]
+    return g.graph(y=y)
 
 
 SOURCE = packed_source(GraphSource(scaled_conv_graph), packed_operands)

@@ -22,7 +22,7 @@ _PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filt
 _HALF = ("float16", "bfloat16")
 
 
-class _State(NamedTuple):
+class TensorState(NamedTuple):
     """A tensor while the graph is defined; ``result`` is what the rule of its operation returned."""
 
     name: str
@@ -42,7 +42,7 @@ class GraphBuilder:
     ) -> None:
         self._intermediate = as_dtype(intermediate_dtype).name
         self._compute = as_dtype(compute_dtype).name
-        self._states: list[_State] = []
+        self._states: list[TensorState] = []
         self._nodes: list[GraphNode] = []
         self._names: set[str] = set()
         self._marked: dict[int, None] = {}
@@ -81,7 +81,7 @@ class GraphBuilder:
         count = sum(state.role == "input" for state in self._states)
         stored = _dtype_in_memory(as_dtype(dtype).name, "input")
         spec = TensorSpec(dims, _strides(dims, strides, layout), stored)
-        return self._new(_State(self._named(name, f"input_{count}"), spec, "input"))
+        return self._new(TensorState(self._named(name, f"input_{count}"), spec, "input"))
 
     def constant(
         self, value: float, dtype: DTypeLike | None = None, *, name: str | None = None
@@ -104,7 +104,9 @@ class GraphBuilder:
             if not limits.min <= value <= limits.max:
                 raise ValueError(f"value is out of range: got {value!r}, expected {own}")
         number = int(value) if "int" in own else as_float(value, "value")
-        return self._new(_State(self._named(name, f"constant_{len(self._states)}"), spec, "constant", number))
+        return self._new(
+            TensorState(self._named(name, f"constant_{len(self._states)}"), spec, "constant", number)
+        )
 
     def define(self, *outputs: GraphTensor) -> GraphProblem:
         """Check the graph and return it as a value, without a device.
@@ -174,7 +176,9 @@ class GraphBuilder:
         made = {}
         for number, (role, result) in enumerate(results.items()):
             own = prefix if number == 0 else self._named(None, f"{prefix}.{role}")
-            made[role] = self._new(_State(own, result.spec(self._intermediate), "virtual", result=result))
+            made[role] = self._new(
+                TensorState(own, result.spec(self._intermediate), "virtual", result=result)
+            )
         places = tuple((role, tensor._place) for role, tensor in made.items())
         frozen = tuple((key, _frozen(value)) for key, value in params.items())
         self._nodes.append(GraphNode(kind, tuple(given.items()), places, frozen))
@@ -199,7 +203,7 @@ class GraphBuilder:
             )
         return tensor._place
 
-    def _new(self, state: _State) -> GraphTensor:
+    def _new(self, state: TensorState) -> GraphTensor:
         self._states.append(state)
         return GraphTensor(self, len(self._states) - 1)  # type: ignore[arg-type]  # self is a Graph
 
@@ -289,7 +293,7 @@ class GraphBuilder:
                         found[place] = dtype
         return found
 
-    def _value(self, state: _State, is_output: bool, first: str, read_as: str) -> GraphValue:
+    def _value(self, state: TensorState, is_output: bool, first: str, read_as: str) -> GraphValue:
         if not is_output:
             spec = state.spec._replace(dtype=read_as or state.spec.dtype)
             return GraphValue(state.name, spec, state.role, state.value)

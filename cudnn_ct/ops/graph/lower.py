@@ -1,34 +1,21 @@
-"""The native form of a graph: cuDNN's nodes and attributes, and tensors of one rank."""
+"""The native form of a graph of a user, with the changes that facts about cuDNN ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from itertools import count
-from math import prod
-from typing import Any, NamedTuple
 
 from ...errors import NotSupportedError
 from ...facts import Target
-from ...graph.attributes import AsDouble
 from ...graph.offline import target_of
-from ...graph.operations import Graph, Node, Tensor, node
+from ...graph.operations import Graph
 from ...legal.rules import applying
-from ...shapes.graph.kinds import KINDS
-from ...shapes.graph.pointwise import math_dtype
-from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
-from ...shapes.specs import LAYOUTS, Shape, TensorSpec
-from ...typing import Layout
+from ...shapes.graph.problem import GraphProblem
 from ..attention.core import core_of
 from ..attention.graph import graph_of
 from .attention_problem import attention_of
 from .coalesce import coalesced
+from .native import OF_IMAGES, native_graph
 from .rewrites import with_separate_inputs, without_clips, without_empty_reductions, without_logic
-
-_OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
-_OF_WINDOWS = (*_OF_IMAGES, "resample_forward", "resample_backward")
-_OF_MATRICES = ("matmul", "norm_forward", "norm_backward")
-_PER_SPATIAL_AXIS = {"pre_paddings": 0, "post_paddings": 0, "filter_strides": 1, "dilations": 1}
-_NOT_OF_CUDNN = ("normalized", "max_length")
 
 
 def lowered(problem: GraphProblem, target: Target | None = None) -> Graph:
@@ -42,20 +29,9 @@ def lowered(problem: GraphProblem, target: Target | None = None) -> Graph:
     if attention is not None:
         return graph_of(core_of(attention.problem, target.version).problem)
     _check_statistics(problem)
-    problem, added = _rewritten(
-        problem, {one.name for one in applying("rewrite", ("graph", problem), target)}
-    )
-    rank = _Ranks(problem)
-    _check_ranks(problem, rank)
-    tensors = _in_common_layout(
-        [_tensor(uid, value, rank) for uid, value in enumerate(problem.values, 1)], problem
-    )
-    for place, original in added.items():
-        tensors[place] = tensors[place]._replace(same_memory_as=tensors[original].uid)
-    numbers = count(len(tensors) + 1)
-    nodes = [_node(one, _Whole(problem, tensors, rank, numbers)) for one in problem.nodes]
-    memory = (tensors[place] for place in (*problem.inputs, *problem.outputs))
-    return Graph(tuple(nodes), tuple(memory))
+    _check_padding(problem)
+    facts = {one.name for one in applying("rewrite", ("graph", problem), target)}
+    return native_graph(*_rewritten(problem, facts))
 
 
 def _rewritten(problem: GraphProblem, facts: Collection[str]) -> tuple[GraphProblem, dict[int, int]]:
@@ -99,112 +75,6 @@ REWRITES = (*_BEFORE_MERGING, *_AFTER_MERGING, _INDEX, _INPUTS)
 """Names of the facts that :func:`lowered` computes around."""
 
 
-class _Ranks:
-    """How shapes are extended to the rank that engines support.
-
-    Tensors of a graph get leading axes of length 1, up to the largest rank and at least three. Images of one
-    spatial axis get another one before it. In graphs with normalisations, vectors (N, C) become images of one
-    pixel.
-    """
-
-    def __init__(self, problem: GraphProblem) -> None:
-        kinds = {one.kind for one in problem.nodes}
-        self.own = max((len(value.spec.shape) for value in problem.values), default=1)
-        self.inserted = self.own == 3 and bool(kinds & set(_OF_IMAGES))
-        norms = bool(kinds & {"norm_forward", "norm_backward"})
-        samples = any(one.attribute("mode") == "ada_layer_norm" for one in problem.nodes) and self.own == 3
-        self.trailing = 4 - self.own if norms and self.own < 4 and not samples else 0
-        self.leading = 0 if self.inserted or self.trailing else max(3 - self.own, 0)
-
-    @property
-    def rank(self) -> int:
-        """The number of axes of all tensors."""
-        return self.leading + self.own + self.inserted + self.trailing
-
-    def spec(self, spec: TensorSpec) -> TensorSpec:
-        """Return a spec with the rank of the graph."""
-        shape, strides = spec.shape, spec.strides
-        missing = self.own - len(shape) + self.leading
-        reach = max((n * s for n, s in zip(shape, strides, strict=True)), default=1)
-        shape, strides = (1,) * missing + shape, (max(reach, 1),) * missing + strides
-        if self.inserted:
-            step = max(shape[2] * strides[2], 1)
-            shape, strides = (*shape[:2], 1, shape[2]), (*strides[:2], step, strides[2])
-        if self.trailing:
-            shape = (*shape, *(1,) * self.trailing)
-            strides = (*strides, *(max(shape[1] * strides[1], 1),) * self.trailing)
-        return TensorSpec(shape, strides, spec.dtype)
-
-    def axis(self, axis: int, rank: int) -> int:
-        """Return the place of an axis of a tensor that has ``rank`` axes."""
-        moved = axis + self.own - rank + self.leading
-        return moved + 1 if self.inserted and moved >= 2 else moved
-
-    def spread(self, values: Shape, default: int) -> Shape:
-        """Return one number per axis for the rank of the graph; new axes have the default."""
-        spread = [default] * self.rank
-        for axis, value in enumerate(values):
-            spread[self.axis(axis, len(values))] = value
-        return tuple(spread)
-
-
-def _tensor(uid: int, value: GraphValue, rank: _Ranks) -> Tensor:
-    if value.role == "constant":
-        ones = (1,) * max(rank.rank, 4 if rank.rank < 3 else rank.rank)
-        return Tensor(uid, TensorSpec(ones, ones, value.spec.dtype), value=value.value)
-    return Tensor(uid, rank.spec(value.spec), virtual=value.role == "virtual")
-
-
-def _in_common_layout(tensors: list[Tensor], problem: GraphProblem) -> list[Tensor]:
-    """Give axes of length 1 the strides of the layout that the tensors of all convolutions have, if any.
-
-    Engines compare strides, also those that no element uses, and read images wrong if these differ. Inputs
-    that are broadcast to images of several pixels keep theirs.
-    """
-    images = [one for one in problem.nodes if one.kind in _OF_IMAGES]
-    places = {place for one in images for _, place in (*one.operands, *one.results)}
-    shapes = {tensors[place].spec.shape for place in places}
-    results = [tensors[place].spec.shape for one in images for _, place in one.results]
-    kept = all(prod(shape[2:]) > 1 for shape in results)
-    for layout in reversed(LAYOUTS):  # most engines take channels last
-        if places and all(layout in tensors[place].spec.layouts for place in places):
-            return [
-                tensor
-                if kept and value.role == "input" and tensor.spec.shape not in shapes
-                else _packed(tensor, layout)
-                for tensor, value in zip(tensors, problem.values, strict=True)
-            ]
-    return tensors
-
-
-def _packed(tensor: Tensor, layout: Layout) -> Tensor:
-    spec = tensor.spec
-    if tensor.value is not None or layout not in spec.layouts:
-        return tensor
-    return tensor._replace(spec=TensorSpec.packed(spec.shape, spec.dtype, layout))
-
-
-def _check_ranks(problem: GraphProblem, rank: _Ranks) -> None:
-    """Raise if nodes of one graph need tensors of different ranks."""
-    for one in problem.nodes:
-        axes = {len(problem.values[place].spec.shape) for _, place in (*one.operands, *one.results)}
-        if one.kind in _OF_WINDOWS and axes != {rank.own}:
-            raise NotSupportedError(
-                f"{one.kind} has {max(axes)} axes and another node of the graph {rank.own}; compute them in "
-                "two graphs"
-            )
-        if rank.trailing and one.kind == "matmul":
-            raise NotSupportedError(
-                "matmul cannot be in one graph with a norm, whose rows become images; compute them in two "
-                "graphs"
-            )
-        if rank.inserted and one.kind in _OF_MATRICES:
-            raise NotSupportedError(
-                f"{one.kind} cannot be in one graph with a convolution of one spatial axis; compute them in "
-                "two graphs"
-            )
-
-
 def _check_statistics(problem: GraphProblem) -> None:
     """Raise if a norm in training lacks a result: cuDNN 9.28 dies of an instance norm's y alone."""
     for one in problem.nodes:
@@ -223,74 +93,10 @@ def _check_statistics(problem: GraphProblem) -> None:
             )
 
 
-class _Whole(NamedTuple):
-    """The graph that a node belongs to, and further numbers for tensors."""
-
-    problem: GraphProblem
-    tensors: list[Tensor]
-    rank: _Ranks
-    numbers: count[int]
-
-
-def _node(one: GraphNode, whole: _Whole) -> Node:
-    kind = KINDS[one.kind]
-    attributes: dict[str, Any] = {name: value for name, value in one.attributes if name not in _NOT_OF_CUDNN}
-    if kind.compute:
-        attributes[kind.compute] = whole.problem.compute
-    if "*" in kind.operands:
-        attributes[kind.operands["*"]] = tuple(whole.tensors[place] for _, place in one.operands)
-    else:
-        attributes |= {kind.operands[role]: whole.tensors[place] for role, place in one.operands}
-    attributes |= {kind.results[role]: whole.tensors[place] for role, place in one.results}
-    special = _SPECIAL.get(one.kind)
-    if special is not None:
-        special(attributes, one, whole)
-    return node(kind.row, **attributes)
-
-
-def _pointwise(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
-    """Set the place of an axis, and the dtype in which whole numbers are computed."""
-    attributes["math_prec"] = math_dtype(one, whole.problem)
-    if "axis" in attributes:
-        (_, place), *_ = one.operands
-        attributes["axis"] = whole.rank.axis(attributes["axis"], len(whole.problem.values[place].spec.shape))
-
-
-def _convolution(attributes: dict[str, Any], _: GraphNode, whole: _Whole) -> None:
-    number = AsDouble if whole.problem.compute == "float64" else float
-    attributes |= {"alpha": number(1), "beta": number(0)}
-    if attributes["pre_paddings"] != attributes["post_paddings"]:
-        raise NotSupportedError(
-            "padding differs between the two sides of an axis, for which engines write wrong numbers; pad "
-            "the operand, or use ct.conv, which does"
-        )
-    if whole.rank.inserted:
-        attributes["spatial_dims"] = 2
-        for name, default in _PER_SPATIAL_AXIS.items():
-            attributes[name] = (default, *attributes[name])
-
-
-def _moving(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
-    """Move the axes of a slice, a transposition or a concatenation to the rank of the graph."""
-    (_, place), *_ = one.operands
-    shape = whole.problem.values[place].spec.shape
-    if "axis" in attributes:
-        attributes["axis"] = whole.rank.axis(attributes["axis"], len(shape))
-    if "permutation" in attributes:
-        moved = {whole.rank.axis(new, len(shape)): old for new, old in enumerate(attributes["permutation"])}
-        attributes["permutation"] = tuple(
-            whole.rank.axis(moved[axis], len(shape)) if axis in moved else axis
-            for axis in range(whole.rank.rank)
-        )
-    for name, default in (("start_indices", 0), ("limit_indices", 1), ("strides", 1)):
-        if name in attributes:
-            attributes[name] = whole.rank.spread(attributes[name], default)
-
-
-_Special = Callable[[dict[str, Any], GraphNode, _Whole], None]
-
-_SPECIAL: dict[str, _Special] = {
-    "pointwise": _pointwise,
-    **dict.fromkeys(_OF_IMAGES, _convolution),
-    **dict.fromkeys(("slice", "transpose", "concat"), _moving),
-}
+def _check_padding(problem: GraphProblem) -> None:
+    for one in problem.nodes:
+        if one.kind in OF_IMAGES and one.attribute("pre_paddings") != one.attribute("post_paddings"):
+            raise NotSupportedError(
+                "padding differs between the two sides of an axis, for which engines write wrong numbers; "
+                "pad the operand, or use ct.conv, which does"
+            )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import count
 from typing import Any
 
 from ...algo_cache import CandidateSource
 from ...context import Context
 from ...graph.broadcasts import in_words
-from ...graph.operations import Graph, Node, Tensor, node
+from ...graph.operations import Graph
 from ...legal.rules import more_engines_of
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.program import Step, chained
@@ -17,8 +15,9 @@ from ...plans.tiling import sliced
 from ...plans.workspace import room_of
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
+from .._definition import Definition, defines
 from .._elementwise_graph import cast_by_graph
-from .._epilogue import nodes_with_epilogue
+from .._epilogue import graph_with_epilogue
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource, packed_source
 from .views import packed_operands, slices_of
@@ -28,32 +27,15 @@ from .views import packed_operands, slices_of
 # The graph of a product of matrices of three axes, with its epilogue as pointwise nodes.
 
 
+@defines
 def matmul_graph(problem: MatmulProblem) -> Graph:
-    """Return the graph of a problem; its operands have three axes, and the result's strides if its shape."""
-    numbers = count(1)
-    given = {name: Tensor(next(numbers), spec) for name, spec in tensors_of(problem).items()}
-
-    def virtual(spec: TensorSpec) -> Tensor:
-        return Tensor(next(numbers), spec, virtual=True)
-
-    b, nodes = given["b"], list[Node]()
-    if problem.b.dtype == "int8" != problem.a.dtype:  # each int8 is exact in half precision
-        b = virtual(problem.b._replace(dtype=problem.a.dtype))
-        nodes.append(node("pointwise", mode="identity", math_prec="float32", xdesc=given["b"], ydesc=b))
-    factors = [given[name] for name in ("b_scale", "descale_a", "descale_b") if name in given]
-    if problem.alpha != 1:
-        factors.append(Tensor(next(numbers), TensorSpec.packed((1, 1, 1), "float32"), value=problem.alpha))
+    """Return the graph of a problem, whose operands have three axes."""
     # Sums of int8 are int32, those of all others float32, which the epilogue computes in.
-    wide = problem.y._replace(dtype=problem.compute)
-    nodes += nodes_with_epilogue(
-        lambda y: node("matmul", comp_type=problem.compute, adesc=given["a"], bdesc=b, cdesc=y),
-        given,
-        partial(virtual, wide),
-        factors=factors,
-        added=[given[name] for name in ("bias", "residual") if name in given],
-        activation=problem.activation,
-    )
-    return Graph(tuple(nodes), tuple(given.values()))
+    g = Definition(problem, problem.compute)
+    a, b = g.given["a"], g.given["b"]
+    if b.dtype == "int8" != a.dtype:  # each int8 is exact in half precision
+        b = g.identity(b)
+    return graph_with_epilogue(g, problem, a @ b, problem.alpha)
 
 
 # --- weights -----------------------------------------------------------------------------------------------
