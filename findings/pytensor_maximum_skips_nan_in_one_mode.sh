@@ -10,6 +10,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check numpy==2.4.6 numba==0.65.1 pytensor==3.0.7
+cd "$work"  # folders of the caller are no modules
 HOME="$work" "$work/venv/bin/python" -W ignore - <<'PYTHON'
 import sys
 
