@@ -32,10 +32,7 @@ def cache_folder(setting: Any, name: str) -> tuple[Path | None, str]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all, for its owner to change; a link stays a link.
-
-    A device or a pipe is written to, not replaced.
-    """
+    """Write a file as a whole or not at all, for its owner to change; links, devices and pipes stay."""
     if path.exists() and not path.is_file():
         if path.is_dir():
             raise IsADirectoryError(f"{path} cannot be written: it is a folder")

@@ -72,10 +72,7 @@ def known_keywords(function: Function) -> Function:
 
 
 def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Result:
-    """Call a function by the present names of its parameters, or raise a TypeError.
-
-    ``given`` are its local variables. The error has the right spelling of a keyword, or missing arguments.
-    """
+    """Call a function with its local variables ``given`` under their present names, or raise a TypeError."""
     known, former = dict(given), FORMER.get(function.__name__.removesuffix("_plan"), {})
     if more := known.pop("more", ()):
         raise _by_position(function, len(more), given)
@@ -186,10 +183,7 @@ def dtype_hint(dtype: object, names: Iterable[str]) -> str:
 
 
 class _ForeignAttribute:
-    """An attribute that an array does not have, as :func:`hasattr` and :func:`dir` see it.
-
-    A ``__getattr__`` of the class would make each read of its other attributes slower.
-    """
+    """An attribute that an array does not have; ``__getattr__`` would make reads of all others slower."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -51,10 +51,7 @@ def request(
     check_name: Callable[[str], object] = str,
     dynamic_shapes: Any = None,
 ) -> AlgoRequest:
-    """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems.
-
-    ``dynamic_shapes`` is None for the setting.
-    """
+    """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems."""
     limit = None if workspace_limit is None else as_int(workspace_limit, "workspace_limit")
     if limit is not None and limit < 0:
         raise ValueError(f"workspace_limit must be at least 0 bytes: got {limit}")

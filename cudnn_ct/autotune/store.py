@@ -34,10 +34,7 @@ _T = TypeVar("_T")
 
 
 class Store:
-    """A map from keys to entries, in the folder ``path`` that many processes may use at once, or nowhere.
-
-    The first entry creates the folder. If ``path`` is None, nothing is stored.
-    """
+    """Entries by keys, in a folder that many processes may use at once, or nowhere if ``path`` is None."""
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else Path(path).absolute()
@@ -61,10 +58,7 @@ class Store:
         return self._attempt("read", read, {})
 
     def load(self, entries: Mapping[str, dict[str, Any]]) -> int:
-        """Store these entries and return how many were written; 0 if the folder cannot be written.
-
-        If one is bad, a TypeError or ValueError is raised, and none is written.
-        """
+        """Store all entries, or none and raise if one is bad; return their number, 0 if the folder fails."""
         if not isinstance(entries, Mapping):
             raise TypeError(f"entries must be a mapping of keys to dicts: got {entries!r}")
         texts = dict(_named_text(key, entry) for key, entry in entries.items())

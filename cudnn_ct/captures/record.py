@@ -157,7 +157,6 @@ class Record:
         return rebuild(self._template, iter(current.results))
 
     def _copy_operands(self, arrays: Sequence[DeviceArray], stream: Stream, current: OnStream) -> None:
-        """Copy operands to the addresses that the graph reads."""
         staged = self._staged(arrays, stream, current)
         for place, (array, (copy, target, first, _)) in enumerate(zip(arrays, current.copies, strict=True)):
             source = staged[place].handle if place in staged else array.pointer + first

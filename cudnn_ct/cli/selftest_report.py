@@ -38,10 +38,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(row: Outcome, check: Callable[[Outcome], Outcome], may_lack: bool) -> Outcome:
-    """Run a check, and turn errors and warnings into its outcome: a defect must not hide the other rows.
-
-    ``may_lack`` means that this GPU or version of cuDNN need not support the check.
-    """
+    """Run a check; its errors become its outcome. Not all GPUs support one that ``may_lack``."""
     begin = time.monotonic()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CudnnWarning)

@@ -86,10 +86,7 @@ def saved_names(row: Row, params: Mapping[str, Any], wanted: frozenset[str]) -> 
 
 
 def arguments(row: Row, params: Mapping[str, Any], operands: Mapping[str, Any], axes: int) -> dict[str, Any]:
-    """Return the keywords of the public function for a call of a row.
-
-    ``axes`` is the number of spatial axes, by which ``padding`` is read.
-    """
+    """Return the keywords of the public function; ``padding`` is read by the number of spatial axes."""
     keywords: dict[str, Any] = {**operands, **row.fixed}
     for name, param in row.params.items():
         value = params[name]

@@ -48,10 +48,7 @@ def encode(entry: StoredPlan) -> bytes:
 
 
 def decode(content: bytes) -> Iterator[StoredPlan | str]:
-    """Yield the entries of a file; for an entry that must not be used, the reason.
-
-    Raises ValueError if the bytes do not begin with a header.
-    """
+    """Yield entries, or why they must not be used; raise ValueError if a header is missing."""
     place = 0
     while place < len(content):
         line, found, _ = content[place : place + MAX_HEADER].partition(b"\n")

@@ -62,8 +62,7 @@ def with_bfloat16(one: Implementation) -> tuple[Implementation, Implementation]:
 class FirstSupported(SelectedPlan):
     """The implementations of a problem in one thread, and the plan of the first that cuDNN supports.
 
-    ``scaled`` is set if runs have an alpha that is not 1 or a beta that is not 0, ``relayout`` if copies of
-    the operands in another layout are of use, ``aligned`` if all pointers are aligned.
+    ``relayout`` is set if copies of the operands in another layout are of use.
     """
 
     def __init__(

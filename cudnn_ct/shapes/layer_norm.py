@@ -163,10 +163,7 @@ def row_norm_shape(mode: LayerNormMode, x: Shape, scale: Shape) -> RowNormShape:
 
 
 def row_norm(mode: LayerNormMode, specs: Specs, outs: Outs, epsilon: Any, *, aligned: bool = True) -> RowNorm:
-    """Validate a normalisation of x with scale and an optional bias.
-
-    ``outs`` are y and, if they are written, the statistics.
-    """
+    """Validate a normalisation of x with scale, maybe bias; ``outs`` are y and written statistics."""
     x, scale, bias = specs["x"], specs["scale"], specs.get("bias")
     shape = _check_operands(mode, x, scale)
     if bias:

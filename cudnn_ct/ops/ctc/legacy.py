@@ -161,7 +161,6 @@ def _known_results(problem: CTCProblem) -> list[Step]:
 
 
 def _zero_from(end: int, x: TensorSpec) -> Plan:
-    """Fill the steps from ``end`` on."""
     offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
     return sliced([(zero_plan(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
 
@@ -171,7 +170,6 @@ def _until(end: int, spec: TensorSpec) -> TensorSpec:
 
 
 def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
-    """Group sequences by their number of steps."""
     found: dict[int, list[int]] = {}
     for sequence, end in pairs:
         found.setdefault(end, []).append(sequence)
@@ -179,7 +177,6 @@ def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
 
 
 def _blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
-    """Copy the probabilities of the blank to the first label."""
     return sliced([(copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
 
 
@@ -235,13 +232,11 @@ def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:
 
 
 def _loss_arguments(problem: CTCProblem) -> tuple[CTCLossAlgo, CTCLossDescriptor, TensorDescriptor]:
-    """Return the arguments that both C functions for CTC losses have."""
     loss, tensor = CTCLossDescriptor.cached(problem.ctc), TensorDescriptor.cached(problem.logits)
     return CTCLossAlgo[problem.algo.upper()], loss, tensor
 
 
 def _device_plan(problem: CTCProblem, context: Context) -> FunctionPlan:
-    """Return one ``cudnnCTCLoss_v8``."""
     algo, loss, tensor = _loss_arguments(problem)
     size = ctypes.c_size_t()
     context.library.cudnnGetCTCLossWorkspaceSize_v8(

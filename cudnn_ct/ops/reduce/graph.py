@@ -153,10 +153,7 @@ FORMS = {
 
 
 class MatrixView(NamedTuple):
-    """A contiguous matrix, the axis that is ``kept`` ("rows", "columns" or ""), and an optional second pass.
-
-    ``again`` is the shape of partial results and the axis to reduce in a second pass.
-    """
+    """A contiguous matrix, its axis "rows", "columns" or "", and shape and axis of a second pass, if any."""
 
     rows: int
     columns: int
