@@ -12,21 +12,16 @@ from ..shapes.parse import as_bool, as_int
 
 
 class AlgoRequest(NamedTuple):
-    """A request for an algorithm.
+    """A request for an algorithm."""
 
-    ``algo`` is one of `POLICIES` or the name of an algorithm; None if ``row`` is the candidate to take.
-    Autotuning tries up to ``max_engines`` engines of the first heuristic, and runtime-compiled ones if
-    ``compiled`` is set. With ``dynamic_shapes``, dynamic graphs are planned where they are supported.
-    """
-
-    algo: str | None = "heuristic"
-    row: Candidate | None = None
+    algo: str | None = "heuristic"  # one of `POLICIES`, or an algorithm; None with ``row``
+    row: Candidate | None = None  # the candidate to take
     deterministic: bool = False
     workspace_limit: int | None = None
     strict: bool = False
-    max_engines: int = 16
-    compiled: bool = True
-    dynamic_shapes: bool = False
+    max_engines: int = 16  # those of the first heuristic that autotuning tries
+    compiled: bool = True  # whether it tries runtime-compiled engines
+    dynamic_shapes: bool = False  # whether dynamic graphs are planned where they are supported
 
     @property
     def timed(self) -> bool:

@@ -20,20 +20,16 @@ COLUMNS: tuple[Column, ...] = (
 
 
 class Outcome(NamedTuple):
-    """The result of one row.
-
-    ``error`` is the largest difference divided by the largest element; None if nothing was compared.
-    ``detail`` has the failure, or the details of a check.
-    """
+    """The result of one row."""
 
     name: str
     verdict: str
     dtype: str = ""
     layout: str = ""
     algorithm: str = ""
-    error: float | None = None
+    error: float | None = None  # largest difference / largest element; None if nothing was compared
     tolerance: float | None = None
-    detail: str = ""
+    detail: str = ""  # the failure, or the details of a check
     seconds: float = 0.0
 
 

@@ -22,16 +22,11 @@ MAX_HEADER = 1024  # bytes
 
 
 class StoredPlan(NamedTuple):
-    """A compiled plan, or the choice of an engine for a problem.
+    """A compiled plan, or the choice of an engine for a problem."""
 
-    ``key`` is all that the entry depends on, as text: the versions, the GPU, and the graph or the problem
-    with all strides and attributes. ``facts`` has the candidate as JSON, and its ``origin``: the device that
-    selected the engine, or only its description. ``text`` is cuDNN's JSON of the plan; empty for a choice.
-    """
-
-    key: str
-    facts: dict[str, Any]
-    text: bytes = b""
+    key: str  # all that it depends on: versions, the GPU, the graph or problem with strides and attributes
+    facts: dict[str, Any]  # the candidate as JSON, and its ``origin``: the device that selected it
+    text: bytes = b""  # cuDNN's JSON of the plan; empty for a choice
 
     @property
     def from_device(self) -> bool:

@@ -70,13 +70,13 @@ class RowNormShape(NamedTuple):
     """x as ``samples`` of ``rows`` of ``columns`` elements; each row is normalised.
 
     Scale and bias have ``columns`` elements for each sample, of which there is one unless the normalisation
-    is adaptive. ``statistics`` is the shape of the mean.
+    is adaptive.
     """
 
     samples: int
     rows: int
     columns: int
-    statistics: Shape
+    statistics: Shape  # the shape of the mean
 
     def data(self, array: Any) -> Any:
         """Return an array with the shape of x as (samples, rows, columns)."""

@@ -166,16 +166,12 @@ OPERATION = Operation(
 
 
 class _Targets(NamedTuple):
-    """Labels, label lengths and input lengths as cuDNN takes them.
+    """Labels, label lengths and input lengths as cuDNN takes them."""
 
-    ``arrays`` are on the device, ``host`` the same as C arrays. ``room`` is the number of labels that the
-    descriptor is made for. Sequences that cuDNN cannot compute are replaced by others; ``repairs`` has them.
-    """
-
-    arrays: tuple[DeviceArray, ...]
-    host: tuple[Any, ...]
-    room: int
-    repairs: CTCRepairs
+    arrays: tuple[DeviceArray, ...]  # on the device
+    host: tuple[Any, ...]  # the same as C arrays
+    room: int  # the number of labels that the descriptor is made for
+    repairs: CTCRepairs  # the sequences that cuDNN cannot compute, which others replace
 
 
 def _targets(ctx: Context, shape: Shape, values: tuple[Any, ...], spec: CTCSpec) -> _Targets:
