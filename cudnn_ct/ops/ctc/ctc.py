@@ -41,10 +41,7 @@ from .._fallback import Implementation
 from .._operands import stream_of
 from .._operation import Operation
 from .._sequences import DeviceInts, not_on_stream
-from .legacy import CTCState
-from .legacy import ctc_loss as ctc_plan
-from .legacy import ctc_loss_of_host_labels as ctc_plan_of_host_labels
-from .legacy import ctc_loss_without_steps as ctc_plan_without_steps
+from .legacy import PLANS, CTCState, without_steps
 
 MAX_COPIES = 64  # copies of labels and lengths that a thread keeps on the device
 
@@ -151,15 +148,13 @@ def ctc_loss(
         return CTCLoss(*execute(OPERATION, names, operands, params, outs=outs, stream=where, state=state))
 
 
-_IMPLEMENTATIONS = (ctc_plan, ctc_plan_of_host_labels)
-
 OPERATION = Operation(
     "a CTC loss",
     ctc_problem,
     (
-        Implementation(ctc_plan_without_steps),
-        *(Implementation(make, aligned=True) for make in _IMPLEMENTATIONS),
-        *(Implementation(on_float32(make, "float16", "bfloat16")) for make in _IMPLEMENTATIONS),
+        Implementation(without_steps),
+        *(Implementation(make, aligned=True) for make in PLANS),
+        *(Implementation(on_float32(make, "float16", "bfloat16")) for make in PLANS),
     ),
     written=("out.loss", "out.gradient"),
 )

@@ -43,23 +43,13 @@ class CTCState(CallState):
         self.host = host
 
 
-def ctc_loss_without_steps(problem: CTCProblem, _: Context) -> Plan | None:
+def without_steps(problem: CTCProblem, _: Context) -> Plan | None:
     """Return a plan for logits without elements, whose losses are known."""
     return None if problem.logits.size else chained((), _known_results(problem), NO_STEP)
 
 
-def ctc_loss(problem: CTCProblem, context: Context) -> Plan | None:
-    """``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
-    return _with_repairs(problem, context, _device_plan)
-
-
-def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan | None:
-    """``cudnnCTCLoss``: labels and lengths are read on the host, at the call."""
-    return _with_repairs(problem, context, _host_plan)
-
-
 def _with_repairs(
-    problem: CTCProblem, context: Context, make: Callable[[CTCProblem, Context], Plan]
+    make: Callable[[CTCProblem, Context], Plan], problem: CTCProblem, context: Context
 ) -> Plan | None:
     """Return a plan of a C call between the steps that correct its results."""
     tensors = problem.logits, problem.loss, problem.gradient
@@ -237,6 +227,7 @@ def _loss_arguments(problem: CTCProblem) -> tuple[CTCLossAlgo, CTCLossDescriptor
 
 
 def _device_plan(problem: CTCProblem, context: Context) -> FunctionPlan:
+    """Return one ``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
     algo, loss, tensor = _loss_arguments(problem)
     size = ctypes.c_size_t()
     context.library.cudnnGetCTCLossWorkspaceSize_v8(
@@ -277,3 +268,6 @@ def _host_plan(problem: CTCProblem, _: Context) -> FunctionPlan:
         )
 
     return FunctionPlan(f"cudnnCTCLoss, {algo.name.lower()}, labels on the host", run)
+
+
+PLANS = partial(_with_repairs, _device_plan), partial(_with_repairs, _host_plan)
