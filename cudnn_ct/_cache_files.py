@@ -91,6 +91,8 @@ class CacheFolder:
     """
 
     suffix = about = advice = ""
+    earlier = ""  # the suffix of the file that an earlier version of the package had in place of the folder
+    depth = 1  # the folders whose permissions are checked: this one, and those around it
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else Path(path).absolute()
@@ -105,17 +107,16 @@ class CacheFolder:
         names = os.listdir(folder) if folder.exists() else []
         return sorted((folder / name for name in names if self.suffix in name), key=modified)
 
-    def check(self, folder: Path) -> None:
-        """Raise OSError if the content of the folder is not trusted."""
-        if folder.exists():
-            check_permissions(folder, folder.stat())
-
     def attempt(self, doing: str, work: Callable[[Path], T], otherwise: T) -> T:
         """Do work in the folder; if that fails, warn once."""
         if self.path is None:
             return otherwise
         try:
-            self.check(self.path)
+            for folder in (self.path, *self.path.parents)[: self.depth]:
+                if folder.exists():
+                    check_permissions(folder, folder.stat())
+                elif self.earlier and (old := folder.with_suffix(self.earlier)).is_file():
+                    self.warn(f"{self.about} of an earlier version, {old}, is ignored")
             return work(self.path)
         except (OSError, ValueError) as error:
             self.warn(f"{self.about} {self.path} cannot be {doing}: {error}{self.advice}")

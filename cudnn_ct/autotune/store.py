@@ -32,7 +32,7 @@ _STORES = BoundedDict(STORES)
 class Store(CacheFolder):
     """Entries by keys, in a folder that many processes may use at once, or nowhere if ``path`` is None."""
 
-    suffix, about = SUFFIX, "the algorithm cache"
+    suffix, about, earlier = SUFFIX, "the algorithm cache", ".sqlite"
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the entry for a key; None if there is none that can be read."""
@@ -89,13 +89,6 @@ class Store(CacheFolder):
             pass
         self.warn(f"the algorithm cache {self.path} has a malformed file, {file.name}")
         return {}
-
-    def check(self, folder: Path) -> None:
-        """Raise OSError if the folder is not trusted; warn about one of an earlier version."""
-        super().check(folder)
-        old = folder.with_suffix(".sqlite")
-        if not folder.exists() and old.is_file():
-            self.warn(f"the algorithm cache of an earlier version, {old}, is ignored")
 
     def warn(self, trouble: str) -> None:
         """Warn of trouble, and of its effect, once."""
