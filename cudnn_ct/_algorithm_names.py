@@ -65,10 +65,7 @@ _KNOB = re.compile(r"(?<=[ ,])\w+(?==)", re.ASCII)
 
 
 def checked_name(name: str, direction: str | None = None) -> str:
-    """Return the name of an algorithm; raise ValueError with the valid names if it is unknown.
-
-    It is valid for convolutions of a direction; by default, for any operation.
-    """
+    """Return the name of an algorithm, of a direction if given; raise ValueError with the valid names."""
     directions = ALGORITHMS if direction is None else {direction: ALGORITHMS[direction]}
     rows = [row for names in directions.values() for row in names.items()]
     known = [*POLICIES, *SYNONYMS, *(name for name, _ in rows), *(row.algorithm for _, row in rows)]

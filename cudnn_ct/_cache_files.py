@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ._files import UnsuitableFileError, contents
+from .errors import warn_caller
+
+T = TypeVar("T")
 
 
 def cache_folder(setting: Any, name: str) -> tuple[Path | None, str]:
@@ -32,10 +37,7 @@ def cache_folder(setting: Any, name: str) -> tuple[Path | None, str]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all, for its owner to change; a link stays a link.
-
-    A device or a pipe is written to, not replaced.
-    """
+    """Write a file as a whole or not at all, for its owner to change; links, devices and pipes stay."""
     if path.exists() and not path.is_file():
         if path.is_dir():
             raise IsADirectoryError(f"{path} cannot be written: it is a folder")
@@ -79,6 +81,52 @@ def check_permissions(path: Path, status: os.stat_result) -> None:
     """Raise if any user may write a file or folder: its content is not trusted."""
     if status.st_mode & stat.S_IWOTH:
         raise PermissionError(f"{path} is world-writable; run chmod o-w {path}")
+
+
+class CacheFolder:
+    """A folder with a file for each key, which many processes may use at once, or nowhere.
+
+    A problem with it costs one warning, never an error. Names of files end in ``suffix``, which has the
+    version of their format. Warnings about the folder begin with ``about`` and end with ``advice``.
+    """
+
+    suffix = about = advice = ""
+    earlier = ""  # the suffix of the file that an earlier version of the package had in place of the folder
+    depth = 1  # the folders whose permissions are checked: this one, and those around it
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.path = None if path is None else Path(path).absolute()
+        self.failed = False  # whether a warning has reported that the folder cannot be used
+
+    def file_name(self, key: str) -> str:
+        """Return the name of the file for a key."""
+        return sha256(key.encode()).hexdigest() + self.suffix
+
+    def files(self, folder: Path) -> list[Path]:
+        """Return the files of this format, the oldest first, with those that killed writers left."""
+        names = os.listdir(folder) if folder.exists() else []
+        return sorted((folder / name for name in names if self.suffix in name), key=modified)
+
+    def attempt(self, doing: str, work: Callable[[Path], T], otherwise: T) -> T:
+        """Do work in the folder; if that fails, warn once."""
+        if self.path is None:
+            return otherwise
+        try:
+            for folder in (self.path, *self.path.parents)[: self.depth]:
+                if folder.exists():
+                    check_permissions(folder, folder.stat())
+                elif self.earlier and (old := folder.with_suffix(self.earlier)).is_file():
+                    self.warn(f"{self.about} of an earlier version, {old}, is ignored")
+            return work(self.path)
+        except (OSError, ValueError) as error:
+            self.warn(f"{self.about} {self.path} cannot be {doing}: {error}{self.advice}")
+            return otherwise
+
+    def warn(self, trouble: str) -> None:
+        """Warn, unless a warning has been given before."""
+        first, self.failed = not self.failed, True
+        if first:
+            warn_caller(trouble)
 
 
 def modified(path: Path) -> int:

@@ -75,10 +75,7 @@ class NativeHandle:
 
 
 def destroy_native(destroy: Callable[[Any], object], pointer: Any, owner: str, process: int) -> None:
-    """Destroy, and warn about an error: a finaliser cannot raise.
-
-    A forked child destroys nothing: the object belongs to the parent.
-    """
+    """Destroy, and warn about an error; a forked child destroys nothing: its parent owns the object."""
     if os.getpid() != process:
         return
     try:

@@ -72,10 +72,7 @@ def known_keywords(function: Function) -> Function:
 
 
 def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Result:
-    """Call a function by the present names of its parameters, or raise a TypeError.
-
-    ``given`` are its local variables. The error has the right spelling of a keyword, or missing arguments.
-    """
+    """Call a function with its local variables ``given`` under their present names, or raise a TypeError."""
     known, former = dict(given), FORMER.get(function.__name__.removesuffix("_plan"), {})
     if more := known.pop("more", ()):
         raise _by_position(function, len(more), given)
@@ -119,16 +116,20 @@ def _unknown_keyword(function: Callable[..., Any], keyword: str) -> TypeError:
     return TypeError(f"{name}() got an unexpected keyword argument {keyword!r}; {advice}")
 
 
-def _advice(name: str, keyword: str, accepted: list[str]) -> str:
-    """Return how a keyword of another library is written for the function of this name."""
+def _closest(word: str, known: Iterable[str], cutoff: float = 0.75) -> list[str]:
     import difflib  # only for an error
 
+    return difflib.get_close_matches(word, known, 1, cutoff)
+
+
+def _advice(name: str, keyword: str, accepted: list[str]) -> str:
+    """Return how a keyword of another library is written for the function of this name."""
     advice = ADVICE.get(name, {}).get(keyword)
     meant = next((one for one in (keyword, *KEYWORDS.get(keyword, ())) if one in accepted), None)
     if advice is None and meant is None:
         advice = ADVICE[""].get(keyword)
     if advice is None:
-        close = [meant] if meant else difflib.get_close_matches(keyword, accepted, 1, 0.7)
+        close = [meant] if meant else _closest(keyword, accepted, 0.7)
         advice = f"write {close[0]}=" if close else f"expected one of {', '.join(accepted)}"
     return advice
 
@@ -139,10 +140,8 @@ def attribute_hint(name: str, public: Iterable[str]) -> str:
         return ""
     if f" {name} " in " torch jax cupy ":  # packages that a program imports itself
         return f"; write import cudnn_ct.{name}"
-    import difflib  # only for an error
-
-    close = difflib.get_close_matches(name, public, 1, 0.75)
-    meant = FUNCTIONS.get(name) or (f"dnn.{name}" if name.startswith("dnn_") else "".join(close))
+    close = "".join(_closest(name, public))
+    meant = FUNCTIONS.get(name) or (f"dnn.{name}" if name.startswith("dnn_") else close)
     return f"; write ct.{meant}" if meant else ""
 
 
@@ -158,9 +157,7 @@ def word_hint(word: object, allowed: Iterable[str]) -> str:
         meant += sorted((one for one in known if text.endswith(f"_{one}")), key=len)[-1:]
     if not meant and text in FUNCTIONS:  # a function of its own
         return f"; write ct.{FUNCTIONS[text]}"
-    import difflib  # only for an error
-
-    close = meant or difflib.get_close_matches(text, known, 1, 0.75)
+    close = meant or _closest(text, known)
     return f"; write {close[0]!r}" if close else ""
 
 
@@ -175,10 +172,7 @@ def dtype_hint(dtype: object, names: Iterable[str]) -> str:
         return "; NumPy gives it to None, to strings of several lengths and to lists of unequal lengths"
     text = str(getattr(dtype, "__name__", None) or dtype).rpartition(".")[2].lower()
     known = list(names)
-    import difflib  # only for an error
-
-    meant = [one for one in (text, *DTYPES.get(text, ())) if one in known]
-    meant = meant or difflib.get_close_matches(text, known, 1, 0.75)
+    meant = [one for one in (text, *DTYPES.get(text, ())) if one in known] or _closest(text, known)
     return f"; write {meant[0]!r}" if meant else ""
 
 
@@ -186,10 +180,7 @@ def dtype_hint(dtype: object, names: Iterable[str]) -> str:
 
 
 class _ForeignAttribute:
-    """An attribute that an array does not have, as :func:`hasattr` and :func:`dir` see it.
-
-    A ``__getattr__`` of the class would make each read of its other attributes slower.
-    """
+    """An attribute that an array does not have; ``__getattr__`` would make reads of all others slower."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -312,7 +312,6 @@ class Library:
         )
 
     def _failure(self, status: int, name: str) -> CudnnError:
-        """Make the exception of a status."""
         # The caller raises it without a local reference: the cycle through its traceback would keep arrays
         # alive.
         error = error_from_status(status, name, self._last_error_text(), self.version)

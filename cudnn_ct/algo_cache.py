@@ -84,10 +84,7 @@ class CandidateSource(ABC):
 
 
 class Selection(SelectedPlan):
-    """A problem, its decision, and this thread's plan for the best candidate that has not failed.
-
-    Made by :func:`select`.
-    """
+    """A problem, its decision, and this thread's plan for the best candidate that has not failed."""
 
     __slots__ = ("_certificate", "_decision", "_graph", "_row", "_shared", "_source", "problem")
 

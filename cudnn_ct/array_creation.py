@@ -275,10 +275,7 @@ def _imported(obj: Any, stream: Stream, *, kept: bool) -> DeviceArray | None:
 
 
 def _read(obj: Any, stream: Stream, kept: bool) -> DeviceArray | None:
-    """Wrap an array whose library has a row in `foreign`; return None for one that only DLPack describes.
-
-    ``kept`` is set if the result may be used after the call.
-    """
+    """Wrap an array of a library in `foreign`, or return None; ``kept`` is set if it outlives the call."""
     library = foreign.library_of(type(obj))
     found = None if library is None else library.read(obj)
     if library is None or found is None:

@@ -12,17 +12,13 @@ if TYPE_CHECKING:
 
 
 class DType(NamedTuple):
-    """One element type: its names in NumPy or ml_dtypes, cuDNN's ``cudnnDataType_t``, bytes per element.
-
-    ``accumulate`` names the default accumulation dtype for products. ``numpy_name`` is the name in ml_dtypes
-    if NumPy lacks the type.
-    """
+    """One element type: its names in NumPy or ml_dtypes, cuDNN's ``cudnnDataType_t``, bytes per element."""
 
     name: str
     code: int
     itemsize: int
-    accumulate: str
-    numpy_name: str
+    accumulate: str  # the default accumulation dtype for products
+    numpy_name: str  # in ml_dtypes, if NumPy lacks the type
 
     @property
     @cache  # noqa: B019  # rows are few; the cache is read without a Python call

@@ -153,7 +153,6 @@ def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:
 
 
 def _of_last_call() -> Explanation:
-    """Return how the last call of this thread was computed."""
     plan = last_plan()
     if plan is None:  # the object that made the call is gone
         return Explanation("the call", computed_by="cuDNN")

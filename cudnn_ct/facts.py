@@ -50,10 +50,7 @@ class Target(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """A row of facts.json that applies to an operation of a cuDNN.
-
-    ``when`` are the names of conditions of `legal.conditions`.
-    """
+    """A row of facts.json that applies to an operation; ``when`` are names in `legal.conditions`."""
 
     name: str
     kind: str
@@ -170,14 +167,8 @@ def forget() -> None:
 def user_facts() -> tuple[Mapping[str, Any], ...]:
     """Return the rows of the file that ``CUDNN_CT_FACTS`` names, each with its ``line``; without one, none.
 
-    `legal` checks their operations and conditions.
-
-    Raises
-    ------
-    FactsError
-        The file is writable by everybody, is not JSON, or has a row that is not a fact, with its line.
-    OSError
-        The file cannot be read.
+    Raises OSError if it cannot be read, and FactsError with the line of a row that is not a fact, or if it is
+    not JSON or writable by everybody. `legal` checks operations and conditions.
     """
     path = config.facts
     if not path:

@@ -12,21 +12,16 @@ from ..shapes.parse import as_bool, as_int
 
 
 class AlgoRequest(NamedTuple):
-    """A request for an algorithm.
+    """A request for an algorithm."""
 
-    ``algo`` is one of `POLICIES` or the name of an algorithm; None if ``row`` is the candidate to take.
-    Autotuning tries up to ``max_engines`` engines of the first heuristic, and runtime-compiled ones if
-    ``compiled`` is set. With ``dynamic_shapes``, dynamic graphs are planned where they are supported.
-    """
-
-    algo: str | None = "heuristic"
-    row: Candidate | None = None
+    algo: str | None = "heuristic"  # one of `POLICIES`, or an algorithm; None with ``row``
+    row: Candidate | None = None  # the candidate to take
     deterministic: bool = False
     workspace_limit: int | None = None
     strict: bool = False
-    max_engines: int = 16
-    compiled: bool = True
-    dynamic_shapes: bool = False
+    max_engines: int = 16  # those of the first heuristic that autotuning tries
+    compiled: bool = True  # whether it tries runtime-compiled engines
+    dynamic_shapes: bool = False  # whether dynamic graphs are planned where they are supported
 
     @property
     def timed(self) -> bool:
@@ -51,10 +46,7 @@ def request(
     check_name: Callable[[str], object] = str,
     dynamic_shapes: Any = None,
 ) -> AlgoRequest:
-    """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems.
-
-    ``dynamic_shapes`` is None for the setting.
-    """
+    """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems."""
     limit = None if workspace_limit is None else as_int(workspace_limit, "workspace_limit")
     if limit is not None and limit < 0:
         raise ValueError(f"workspace_limit must be at least 0 bytes: got {limit}")

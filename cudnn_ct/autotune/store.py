@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from hashlib import sha256
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from .._cache_files import cache_folder, check_permissions, modified, read_file, replace_file
+from .._cache_files import CacheFolder, cache_folder, read_file, replace_file
 from .._caches import BoundedDict
 from .._config import config
 from .._files import UnsuitableFileError, contents
-from ..errors import warn_caller
 
 FORMAT = "cudnn_ct algo_cache 2"
 # The version is part of the names: a package that writes other rows makes its own files next to these.
@@ -30,22 +28,15 @@ MAX_EXPORT = 256 << 20  # bytes of an exported file
 STORES = 64  # settings for which a process keeps one
 _STORES = BoundedDict(STORES)
 
-_T = TypeVar("_T")
 
+class Store(CacheFolder):
+    """Entries by keys, in a folder that many processes may use at once, or nowhere if ``path`` is None."""
 
-class Store:
-    """A map from keys to entries, in the folder ``path`` that many processes may use at once, or nowhere.
-
-    The first entry creates the folder. If ``path`` is None, nothing is stored.
-    """
-
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self.path = None if path is None else Path(path).absolute()
-        self.failed = False  # whether a warning has reported that the folder cannot be used
+    suffix, about, earlier = SUFFIX, "the algorithm cache", ".sqlite"
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the entry for a key; None if there is none that can be read."""
-        return self._attempt("read", lambda folder: self._read(folder / _name(key)).get(key), None)
+        return self.attempt("read", lambda folder: self._read(folder / self.file_name(key)).get(key), None)
 
     def put(self, key: str, entry: dict[str, Any]) -> None:
         """Store an entry, which JSON must be able to hold; it replaces the one for the same key."""
@@ -55,74 +46,56 @@ class Store:
         """Return all entries, the oldest first, for another store's :meth:`load`."""
 
         def read(folder: Path) -> dict[str, dict[str, Any]]:
-            files = [file for file in _files(folder) if file.name.endswith(SUFFIX)]
+            files = [file for file in self.files(folder) if file.name.endswith(SUFFIX)]
             return {key: entry for file in files for key, entry in self._read(file).items()}
 
-        return self._attempt("read", read, {})
+        return self.attempt("read", read, {})
 
     def load(self, entries: Mapping[str, dict[str, Any]]) -> int:
-        """Store these entries and return how many were written; 0 if the folder cannot be written.
-
-        If one is bad, a TypeError or ValueError is raised, and none is written.
-        """
+        """Store all entries, or none and raise if one is bad; return their number, 0 if the folder fails."""
         if not isinstance(entries, Mapping):
             raise TypeError(f"entries must be a mapping of keys to dicts: got {entries!r}")
-        texts = dict(_named_text(key, entry) for key, entry in entries.items())
+        texts = {self.file_name(key): _text(key, entry) for key, entry in entries.items()}
 
         def write(folder: Path) -> int:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             for name, text in texts.items():
                 replace_file(folder / name, text.encode())
-            for file in _files(folder)[:-MAX_ENTRIES]:
+            for file in self.files(folder)[:-MAX_ENTRIES]:
                 file.unlink(missing_ok=True)
             return len(texts)
 
-        return self._attempt("written", write, 0)
+        return self.attempt("written", write, 0)
 
     def clear(self) -> None:
         """Delete all entries; files of other versions of the package stay."""
 
         def delete(folder: Path) -> None:
-            for file in _files(folder):
+            for file in self.files(folder):
                 file.unlink(missing_ok=True)
 
-        self._attempt("written", delete, None)
+        self.attempt("written", delete, None)
 
     def _read(self, file: Path) -> dict[str, dict[str, Any]]:
         """Return the key and the entry of a file; nothing if it is malformed."""
         try:
             content = json.loads(read_file(file, MAX_BYTES))
             key, entry = content["key"], content["entry"]
-            if _name(key) == file.name and isinstance(entry, dict):
+            if self.file_name(key) == file.name and isinstance(entry, dict):
                 return {key: entry}
         except FileNotFoundError:
             return {}
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
             pass
-        self._warn(f"the algorithm cache {self.path} has a malformed file, {file.name}")
+        self.warn(f"the algorithm cache {self.path} has a malformed file, {file.name}")
         return {}
 
-    def _attempt(self, doing: str, work: Callable[[Path], _T], otherwise: _T) -> _T:
-        """Do work in the folder; if that fails, warn once."""
-        if self.path is None:
-            return otherwise
-        try:
-            if self.path.exists():
-                check_permissions(self.path, self.path.stat())
-            elif (old := self.path.with_suffix(".sqlite")).is_file():
-                self._warn(f"the algorithm cache of an earlier version, {old}, is ignored")
-            return work(self.path)
-        except (OSError, ValueError) as error:
-            self._warn(f"the algorithm cache {self.path} cannot be {doing}: {error}")
-            return otherwise
-
-    def _warn(self, trouble: str) -> None:
-        first, self.failed = not self.failed, True
-        if first:
-            warn_caller(
-                f"{trouble}. Algorithms are timed again in this process; set CUDNN_CT_ALGO_CACHE to another "
-                "folder or to 'off'"
-            )
+    def warn(self, trouble: str) -> None:
+        """Warn of trouble, and of its effect, once."""
+        super().warn(
+            f"{trouble}. Algorithms are timed again in this process; set CUDNN_CT_ALGO_CACHE to another "
+            "folder or to 'off'"
+        )
 
 
 def store() -> Store:
@@ -134,7 +107,7 @@ def store() -> Store:
         path, trouble = cache_folder(setting, NAME)
         known = _STORES.setdefault(setting, Store(path))
         if trouble:
-            known._warn(trouble)
+            known.warn(trouble)
     return known
 
 
@@ -208,19 +181,8 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
         raise ValueError(f"{os.fspath(path)} is not an exported algorithm cache: {error}") from error
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the files of this version, the oldest first, with those that killed writers left."""
-    names = os.listdir(folder) if folder.exists() else []
-    return sorted((folder / name for name in names if SUFFIX in name), key=modified)
-
-
-def _name(key: str) -> str:
-    """Return the name of the file for a key."""
-    return sha256(key.encode()).hexdigest() + SUFFIX
-
-
-def _named_text(key: str, entry: object) -> tuple[str, str]:
-    """Return the name and the content of the file for an entry; raise if JSON cannot hold it."""
+def _text(key: str, entry: object) -> str:
+    """Return the content of the file for an entry; raise if JSON cannot hold it."""
     if not isinstance(entry, dict):
         raise TypeError(f"the entry for {key!r} must be a dict: got {entry!r}")
-    return _name(key), json.dumps({"key": key, "entry": entry}, allow_nan=False)
+    return json.dumps({"key": key, "entry": entry}, allow_nan=False)

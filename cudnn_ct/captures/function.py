@@ -112,7 +112,6 @@ class CapturedFunction(Generic[P, R]):
         return [one for one in found if one is not None]
 
     def _of_threads(self) -> list[OrderedDict[Any, Record | None]]:
-        """Return the graphs of all threads."""
         found = [one() for one in self._threads.valuerefs()]  # another thread may add its own meanwhile
         return [one.by_signature for one in found if one is not None]
 
@@ -224,7 +223,6 @@ class CapturedFunction(Generic[P, R]):
         return rebuild(template, iter(given))
 
     def _graphs(self) -> OrderedDict[Any, Record | None]:
-        """Return the graphs of this thread."""
         if not hasattr(self._thread, "graphs"):
             self._thread.graphs = _Graphs()
             self._threads[id(self._thread.graphs)] = self._thread.graphs
@@ -256,7 +254,6 @@ def _check_argument(value: Any) -> None:
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...]) -> list[tuple[str, Any]]:
-    """Return positional arguments with the names of their parameters."""
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # a function of C

@@ -32,15 +32,11 @@ from .trees import PLAIN, Leaf, flatten, library_of, rebuild
 
 
 class Operand(NamedTuple):
-    """An operand that is copied into the graph's memory at ``array`` before each launch.
-
-    ``first`` is the offset of its first byte from its pointer, and ``nbytes`` the number of bytes up to its
-    last one, gaps included.
-    """
+    """An operand that is copied into the graph's memory at ``array`` before each launch."""
 
     array: DeviceArray
-    first: int
-    nbytes: int
+    first: int  # the offset of its first byte from its pointer
+    nbytes: int  # up to its last byte, gaps included
 
 
 class Output(NamedTuple):
@@ -57,16 +53,12 @@ class Output(NamedTuple):
 
 
 class OnStream(NamedTuple):
-    """Launches on one stream: their results, those of them in memory of the graph, and the calls.
-
-    ``copies`` has a function for each operand, the address that it copies to, the offset of its first byte,
-    and the number of bytes.
-    """
+    """Launches on one stream: their results, those of them in memory of the graph, and the calls."""
 
     results: list[DeviceArray]
     owned: list[DeviceArray]
     launch: Callable[[], int]
-    copies: list[tuple[Callable[[int], int], int, int, int]]
+    copies: list[tuple[Callable[[int], int], int, int, int]]  # copy, its target, first byte, size
 
 
 def can_launch(stream: Stream) -> bool:
@@ -157,7 +149,6 @@ class Record:
         return rebuild(self._template, iter(current.results))
 
     def _copy_operands(self, arrays: Sequence[DeviceArray], stream: Stream, current: OnStream) -> None:
-        """Copy operands to the addresses that the graph reads."""
         staged = self._staged(arrays, stream, current)
         for place, (array, (copy, target, first, _)) in enumerate(zip(arrays, current.copies, strict=True)):
             source = staged[place].handle if place in staged else array.pointer + first

@@ -29,10 +29,7 @@ MAX_KNOWN = 16_384
 
 
 class Certificate(NamedTuple):
-    """Knowledge about an engine for a structure.
-
-    ``verdict`` is "right", "wrong", "deterministic" or "varies"; ``finding`` says how it was found.
-    """
+    """Knowledge about an engine for a structure: one of `_VERDICTS`, and how it was found."""
 
     verdict: str
     finding: str

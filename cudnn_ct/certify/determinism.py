@@ -33,16 +33,10 @@ INTEGERS = ("int32", "int64", "bool")  # lengths, offsets or indices: random one
 
 
 def why_varying(problem: Any, engine: str, plan: Plan, context: Context) -> str:
-    """Return why a plan of an engine is not deterministic for a problem; empty if it is, or cannot be
-    measured.
+    """Return why a plan is not deterministic for a problem; empty if it is, or cannot be measured.
 
     The certificate of this or an earlier process is used if one exists. Otherwise the plan is run 20 times,
-    and the host waits for the results.
-
-    Raises
-    ------
-    NotInitializedError
-        The stream is captured, and no certificate exists.
+    and the host waits for the results; NotInitializedError is raised if the stream is captured.
     """
     specs = list(getattr(problem, "in_order", tensors_of(problem).values()))
     results = len(problem.results)

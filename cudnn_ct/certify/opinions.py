@@ -108,17 +108,13 @@ class Outcome(NamedTuple):
 
 
 class Opinions(NamedTuple):
-    """The call that a comparison belongs to.
-
-    ``graph`` is the native graph of the problem, ``plan_of`` makes the plan of a candidate, ``others`` yields
-    the candidates that may run, and ``reject`` rejects one for all threads, with a reason.
-    """
+    """The call that a comparison belongs to."""
 
     problem: Any
-    graph: Graph
+    graph: Graph  # the native graph of the problem
     plan_of: Callable[[Candidate], Plan]
-    others: Callable[[], Any]
-    reject: Callable[[Candidate, str], object]
+    others: Callable[[], Any]  # yields the candidates that may run
+    reject: Callable[[Candidate, str], object]  # rejects one for all threads, with a reason
 
     def key(self, row: Candidate, context: Context) -> str:
         """Return the key of the certificate for a candidate."""

@@ -34,10 +34,7 @@ BLOCK = 1 << 20  # numbers that are drawn, and then repeated
 
 
 def some(shape: Sequence[int], dtype: str, layout: Layout = "nchw", seed: int = 0) -> DeviceArray:
-    """Allocate a device array of random numbers. Constants would use less power and run faster.
-
-    Raises AllocationError if it exceeds the memory of the device or of the host.
-    """
+    """Allocate random numbers, because constants use less power; AllocationError if they do not fit."""
     rng = np.random.default_rng(seed)
     block = rng.integers(-128, 128, BLOCK) if dtype == "int8" else rng.standard_normal(BLOCK, np.float32)
     block = block.astype(as_dtype(dtype).numpy)

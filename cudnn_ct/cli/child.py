@@ -34,10 +34,7 @@ def user_file(path: str | os.PathLike[str]) -> bytes:
 def start(
     module: str, request: dict[str, Any], environ: Mapping[str, str], files: Sequence[int], seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``answer`` of a module in a child process that inherits these open files, and wait for its end.
-
-    Raises OSError if it does not start, and subprocess.TimeoutExpired after ``seconds``.
-    """
+    """Run ``answer`` of a module in a child with these open files; raise OSError or TimeoutExpired."""
     return subprocess.run(
         [sys.executable or "python3", "-c", CHILD.format(module), *sys.path],
         input=json.dumps({**request, "parent": os.getpid()}),
@@ -58,11 +55,7 @@ def read_request() -> dict[str, Any]:
 
 
 def answer_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Return the answer of a process that has ended, after lines that cuDNN may have printed.
-
-    Raises NoAnswerError, with the signal or the exit code that ended the process, and the last line of its
-    errors.
-    """
+    """Return the answer of a process, its last line; raise NoAnswerError with how it ended instead."""
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         died = -done.returncode in set(signal.Signals)

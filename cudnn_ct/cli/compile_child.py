@@ -79,10 +79,7 @@ def _output_to(terminal: int | None) -> Iterator[None]:
 
 
 def _each(requests: list[PlanRequest], work: Callable[[PlanRequest], dict[str, Any]], progress: str) -> None:
-    """Write two lines for each graph: its label before it is planned, and the outcome.
-
-    The parent then has the graph that was planned if cuDNN ends this process.
-    """
+    """Write the label of each graph before it is planned, as cuDNN may end the process; then the outcome."""
     with open(progress, "w", encoding="utf-8") as file:
         for one in requests:
             print(json.dumps(_label(one)), file=file, flush=True)
@@ -90,10 +87,7 @@ def _each(requests: list[PlanRequest], work: Callable[[PlanRequest], dict[str, A
 
 
 def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[str, Any]:
-    """Compile a graph and append its plan to a file.
-
-    Returns the time, the size of the file, and the reason if the graph is rejected.
-    """
+    """Compile a graph, append its plan to a file, and return the time, the size, and why it was rejected."""
     start, reason = time.perf_counter(), ""
     try:
         _check_gpu(planner)
@@ -216,7 +210,6 @@ def _operation(name: str) -> Callable[..., Any]:
 
 
 def _call(row: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name and the arguments of a call in JSON."""
     name, arguments = (row.get("function"), row.get("arguments", {})) if isinstance(row, dict) else ("", 0)
     if not (isinstance(name, str) and isinstance(arguments, dict)):
         raise ValueError(f'expected an object with "function" and "arguments": got {str(row)[:99]}')

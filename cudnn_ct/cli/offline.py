@@ -67,10 +67,7 @@ gpus_option = click.option("--gpu", "gpus", required=True, multiple=True, help=f
 
 
 def gpu_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the option ``--gpu``, for one described GPU, after a sentence of help.
-
-    The option was called ``--device``; that name is accepted with a line on stderr.
-    """
+    """Return a decorator that adds ``--gpu`` with a sentence of help, and ``--device``, its former name."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--gpu", metavar="GPU", help=f"{text} {GPU_HELP}")
@@ -184,10 +181,7 @@ def _lines(progress: Path) -> list[Any]:
 
 
 def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) -> dict[str, Any]:
-    """Run ``answer`` of a module in a child process without a driver, and return its answer.
-
-    Raises the errors of :func:`plan`.
-    """
+    """Return the answer of a module in a child process without a driver; raise the errors of :func:`plan`."""
     library = _lib.load()
     if library.version < SINCE:
         have = format_version(library.version)

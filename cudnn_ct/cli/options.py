@@ -129,10 +129,7 @@ def choice(name: str, words: Sequence[str], default: str = "") -> Callable[[F], 
 
 
 def convolution_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
-    """Add the options of a convolution; the command receives them as one valid `Convolution`.
-
-    It receives None without the shapes of x and w, if they are not required.
-    """
+    """Add the options of a convolution; the command gets a valid `Convolution`, or None if not required."""
 
     def gathered(**given: Any) -> Any:
         wanted = Convolution(**{name: given.pop(name) for name in Convolution._fields})

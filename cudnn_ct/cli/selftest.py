@@ -47,7 +47,6 @@ def _loads() -> str:
 
 
 def _descriptors() -> str:
-    """Create a descriptor of each kind, and read it back."""
     specs: dict[Any, Any] = {
         ct.TensorDescriptor: ct.TensorSpec.packed((2, 3, 4, 5), "float16", "nhwc"),
         ct.FilterDescriptor: ct.FilterSpec((8, 3, 3, 3), "float16", "nhwc"),

@@ -41,10 +41,7 @@ class Inputs(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One call to test.
-
-    ``make`` draws its inputs as NumPy arrays; ``tolerance`` is relative to the largest element.
-    """
+    """One call to test; ``make`` draws its inputs, ``tolerance`` is relative to the largest element."""
 
     operation: str
     variant: str
@@ -212,7 +209,6 @@ def _pair(
     tolerance: dict[str, float],
     x: Callable[[Draw], Any] = lambda draw: draw.floats(*IMAGE),
 ) -> Iterator[Case]:
-    """Yield an operation and its gradient."""
     for name in (operation, f"{operation}_backward"):
         yield from each_layout(name, variant, _by_name(name, keywords, x), tolerance)
 

@@ -55,7 +55,6 @@ def _matrices(operation: str, draw: Draw, activation: str | None = None, **devic
 
 
 def _scaled(draw: Draw) -> Inputs:
-    """Draw matrices of float8 and a scale of one."""
     return Inputs((draw.floats(16, 32), draw.floats(32, 48)), {"descale_a": np.full(1, 0.5, np.float32)})
 
 

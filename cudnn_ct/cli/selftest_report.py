@@ -20,28 +20,21 @@ COLUMNS: tuple[Column, ...] = (
 
 
 class Outcome(NamedTuple):
-    """The result of one row.
-
-    ``error`` is the largest difference divided by the largest element; None if nothing was compared.
-    ``detail`` has the failure, or the details of a check.
-    """
+    """The result of one row."""
 
     name: str
     verdict: str
     dtype: str = ""
     layout: str = ""
     algorithm: str = ""
-    error: float | None = None
+    error: float | None = None  # largest difference / largest element; None if nothing was compared
     tolerance: float | None = None
-    detail: str = ""
+    detail: str = ""  # the failure, or the details of a check
     seconds: float = 0.0
 
 
 def outcome_of(row: Outcome, check: Callable[[Outcome], Outcome], may_lack: bool) -> Outcome:
-    """Run a check, and turn errors and warnings into its outcome: a defect must not hide the other rows.
-
-    ``may_lack`` means that this GPU or version of cuDNN need not support the check.
-    """
+    """Run a check; its errors become its outcome. Not all GPUs support one that ``may_lack``."""
     begin = time.monotonic()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CudnnWarning)

@@ -109,10 +109,7 @@ def allocate_block(nbytes: int, stream: Stream, what: str) -> Any:
 
 
 def allocate(nbytes: int, stream: Stream, what: str) -> Any:
-    """Allocate new memory from the pool; if it is exhausted, release idle blocks and try again.
-
-    While this thread records a function, a captured stream gets memory of the recording.
-    """
+    """Allocate from the pool, or in a capture from a recording; release idle blocks if it is exhausted."""
     recording = recordings.current()
     recorded = recording is not None and streams.is_capturing(stream)
     new = recording.arena.allocate if recording is not None and recorded else memories.allocate

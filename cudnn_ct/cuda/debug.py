@@ -42,10 +42,7 @@ def watch(library: Library) -> None:
 
 
 def record_launch(what: str, stream: Stream, function: str | None = None) -> None:
-    """Record the work that was just enqueued, and wait for it; if ``config.debug_sync`` is off, do nothing.
-
-    Raises ExecutionFailedError if the work failed on the device.
-    """
+    """With ``config.debug_sync``, record and wait for the work just enqueued; raise ExecutionFailedError."""
     if not config.debug_sync:
         return
     record(what, stream)

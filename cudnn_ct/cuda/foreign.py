@@ -22,22 +22,12 @@ from .stream import Stream, default_stream, intern_stream
 
 
 class Library:
-    """A library of arrays.
+    """A library of arrays."""
 
-    Attributes
-    ----------
-    module : str
-        The module that has the type ``array_type``.
-    has_streams : bool
-        Whether the library has a current stream, and functions that take an array over our memory.
-    readonly : bool
-        Whether its arrays cannot be changed, although they have no flag.
-    """
-
-    module = ""
+    module = ""  # the one that has the type ``array_type``
     array_type = ""
-    has_streams = False
-    readonly = False
+    has_streams = False  # whether it has a current stream, and functions that take an array over our memory
+    readonly = False  # whether its arrays cannot be changed, although they have no flag
 
     def types(self) -> tuple[type, ...]:
         """Return the types of arrays that are read; those of subclasses are not: their memory may differ."""

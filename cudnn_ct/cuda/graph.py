@@ -104,10 +104,7 @@ def uses_host(node: Any, kind: Any) -> bool:
 
 
 def copier(target: int, nbytes: int, stream: Stream) -> Callable[[int], int]:
-    """Return a function that copies from an address to ``target``; :func:`check` takes its status.
-
-    Like the function of :func:`launcher` it is called in each replay.
-    """
+    """Return a function that copies from an address to ``target``, and whose status :func:`check` takes."""
     if not nbytes:
         return lambda _: 0
     copy, pointer = cuda.native("cuMemcpyDtoDAsync"), ctypes.c_void_p

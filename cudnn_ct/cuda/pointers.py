@@ -40,10 +40,7 @@ NOWHERE = Allocation(0, -1, 0, 0, 0)
 
 
 def address_of(pointer: Any) -> Address:
-    """Return the address in an int, ``CUdeviceptr``, ``c_void_p`` or ``cuda.core.Buffer``.
-
-    Raises TypeError for another type, and ValueError for a closed buffer.
-    """
+    """Return the address in an int, ``CUdeviceptr``, ``c_void_p`` or open Buffer, or raise."""
     if type(pointer) is int:
         return Address(pointer)
     if isinstance(pointer, ctypes.c_void_p):

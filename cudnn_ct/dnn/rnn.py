@@ -154,7 +154,6 @@ def _forward(
 
 
 def _network(block: RNNBlock, x: ArrayLike) -> RNN:
-    """Return the network for the size of ``x``."""
     shape = on_device(x, "x").shape
     if len(shape) != 3:
         raise ValueError(f"x does not have 3 axes: got shape {shape}, expected (T, B, input)")

@@ -201,10 +201,7 @@ def _is_added(found: LibrarySet, folder: str, environ: Mapping[str, str]) -> boo
 
 
 def _broken(found: LibrarySet, library: Library, function: str = "") -> Iterator[Finding]:
-    """Report a library that is not a part of cuDNN and cannot be opened, or is another one.
-
-    ``function`` is one that it must have.
-    """
+    """Report a library besides cuDNN that cannot be opened, is another one, or lacks ``function``."""
     soname, of_cuda = library.elf.soname, library.file.startswith(tuple(f"{stem}.so." for stem in CUDA))
     stub = _lacks(library, function)
     if not library.error and not stub and (not soname or soname == library.file or not of_cuda):

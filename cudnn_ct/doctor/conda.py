@@ -74,7 +74,6 @@ def _second(found: LibrarySet, prefix: str, own: str, other: str) -> Finding:
 
 
 def _meets(found: LibrarySet, package: Package) -> bool:
-    """Return whether a cuDNN meets the requirements of a package of conda."""
     version = ".".join(map(str, found.version)) if found.version else ""
     good = not version or _within(version, package.cudnn)
     return good and (not found.cuda or _within(f"{found.cuda}.99", package.cuda))

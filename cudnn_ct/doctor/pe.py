@@ -139,7 +139,6 @@ def _libraries(file: _File, pe: Pe) -> Iterator[tuple[str, int]]:
 
 
 def _imports(file: _File, pe: Pe) -> Iterator[tuple[str, str]]:
-    """Yield library and name of each imported function."""
     for library, table in _libraries(file, pe):
         for number in range(MAX_NAMES if table else 0):
             (value,) = struct.unpack("<Q", file.at(table + 8 * number, 8))

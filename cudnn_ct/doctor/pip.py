@@ -177,7 +177,6 @@ def _at(path: str, root: str) -> str:
 
 
 def _lacks_pip(site: str, prefix: str) -> bool:
-    """Return whether a virtual environment has no pip."""
     try:
         settings = _files.text_of(f"{prefix}/pyvenv.cfg")
     except OSError:

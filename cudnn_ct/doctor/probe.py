@@ -133,7 +133,6 @@ def _create(plan: dict[str, Any]) -> None:
 
 
 def _libcuda(plan: dict[str, Any]) -> str:
-    """Open the library of the driver, or the stub."""
     emit("begin", what="dlopen libcuda.so.1")
     for name, how in (("libcuda.so.1", "driver"), (plan["stub"], "stub")):
         try:

@@ -146,7 +146,6 @@ def _checked(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _gpus(found: LibrarySet) -> str:
-    """Return the compute capabilities that the libraries have code for."""
     sass, ptx = checks.coverage(found)
     real = [f"{arch / 10:.1f}" for arch in sorted(sass & requirements.REAL)]
     newer = [f"PTX for GPUs newer than {max(ptx) / 10:.1f}"] if ptx else []

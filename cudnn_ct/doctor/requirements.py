@@ -103,7 +103,6 @@ REAL = frozenset({50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 1
 
 
 def _suited(found: LibrarySet, arch: int, sass: frozenset[int]) -> Fix:
-    """Return the fix that installs a cuDNN for a GPU."""
     if arch < 50:
         return Fix("cuDNN 9 supports no GPU of compute capability below 5.0")
     codes = [library.code for library in found.sound if library.code]

@@ -79,10 +79,7 @@ SETTINGS = re.compile(
 def check_competition(
     found: LibrarySet, environ: Mapping[str, str] = os.environ, usual: locate.Places | None = None
 ) -> Iterator[Finding]:
-    """Report libraries of cuDNN that a process would load instead of these, and other installations.
-
-    ``usual`` has the latter, if they have been searched.
-    """
+    """Report libraries that a process would load instead of these, and the ``usual`` other installations."""
     if found.windows:
         yield from windows.check_competition(found)
         return

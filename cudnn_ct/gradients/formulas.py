@@ -37,10 +37,7 @@ GEOMETRY = {
 
 
 def by_convolutions(**functions: tuple[str, str]) -> Gradient:
-    """Return the gradient of a function that is linear in each operand.
-
-    ``functions`` has a convolution for each operand, and the names of the arrays that it takes.
-    """
+    """Return the gradient of a linear function: for each operand a convolution and the arrays it takes."""
 
     def gradient(ops: Any, at: Backward) -> dict[str, Any]:
         geometry, found = at.some(*GEOMETRY), {}

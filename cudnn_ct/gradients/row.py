@@ -24,17 +24,12 @@ class Param(NamedTuple):
 
 @dataclass(frozen=True)
 class Backward:
-    """Arguments of a gradient.
+    """Arguments of a gradient."""
 
-    ``arrays`` has the saved arrays, and the gradient of each differentiable result under its name after a
-    ``d``, such as ``dy``; those that were not given are None. ``shapes`` has the shapes of all operands,
-    ``params`` the parameters, and ``wanted`` the names of the operands whose gradients are needed.
-    """
-
-    arrays: Mapping[str, Any]
-    shapes: Mapping[str, Any]
+    arrays: Mapping[str, Any]  # those saved, and the gradients of results (``dy``), None if not given
+    shapes: Mapping[str, Any]  # of all operands
     params: Mapping[str, Any]
-    wanted: frozenset[str]
+    wanted: frozenset[str]  # the operands whose gradients are needed
 
     def __getitem__(self, name: str) -> Any:
         return self.arrays[name]
@@ -51,26 +46,21 @@ Needs = Mapping[str, tuple[str, ...]]
 class Row(NamedTuple):
     """An operation with a gradient, or one that a gradient calls.
 
-    ``function`` is the public function of the package, which is called with ``fixed`` besides the parameters.
-    Operands in ``optional`` may be None, those in ``updated`` are written. ``results`` are fields of the
-    function's result, or the name of its only one; the first ``differentiable`` of them are so, unless there
-    is no ``gradient`` of the row. ``needs`` has the differentiable operands, each with the operands and
-    results that its gradient reads; it is a function of the parameters if they decide that. ``gradient``
-    returns the gradients of the operands that are wanted, and maybe of others. ``batch`` has the axis of the
-    samples for each operand and result that has one: samples do not depend on each other.
+    ``results`` are fields of the function's result, or the name of its only one. ``needs`` has the
+    differentiable operands, each with the operands and results that its gradient reads.
     """
 
-    function: str
+    function: str  # public, called with ``fixed`` besides the parameters
     operands: tuple[str, ...]
     results: tuple[str, ...]
     params: Mapping[str, Param] = NONE
-    optional: tuple[str, ...] = ()
-    updated: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()  # operands that may be None
+    updated: tuple[str, ...] = ()  # operands that are written
     fixed: Mapping[str, Any] = NONE
-    needs: Needs | Callable[[Mapping[str, Any]], Needs] = NONE
-    gradient: Gradient | None = None
-    batch: Mapping[str, int] = NONE
-    differentiable: int = 1
+    needs: Needs | Callable[[Mapping[str, Any]], Needs] = NONE  # a function if the parameters decide it
+    gradient: Gradient | None = None  # may return more than the wanted ones
+    batch: Mapping[str, int] = NONE  # axes of samples, which do not depend on each other
+    differentiable: int = 1  # so many results, unless there is no ``gradient``
 
 
 def needs_of(row: Row, params: Mapping[str, Any]) -> Needs:
@@ -86,10 +76,7 @@ def saved_names(row: Row, params: Mapping[str, Any], wanted: frozenset[str]) -> 
 
 
 def arguments(row: Row, params: Mapping[str, Any], operands: Mapping[str, Any], axes: int) -> dict[str, Any]:
-    """Return the keywords of the public function for a call of a row.
-
-    ``axes`` is the number of spatial axes, by which ``padding`` is read.
-    """
+    """Return the keywords of the public function; ``padding`` is read by the number of spatial axes."""
     keywords: dict[str, Any] = {**operands, **row.fixed}
     for name, param in row.params.items():
         value = params[name]

@@ -16,7 +16,6 @@ def _all_of(names: tuple[str, ...], read: tuple[str, ...]) -> Needs:
 
 
 def _first(*names: str) -> dict[str, int]:
-    """Return batch axes of 0 for all names."""
     return dict.fromkeys(names, 0)
 
 

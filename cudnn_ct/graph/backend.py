@@ -73,10 +73,7 @@ class BackendDescriptor(NativeHandle):
             raise
 
     def _encoded(self, element: Element, value: Any) -> tuple[Element, Any]:
-        """Return a value as a C array, and the type of its elements, which a few values decide.
-
-        An array has characters for bytes, and one element for a single value.
-        """
+        """Return a value as a C array (of characters for bytes), and the type of its elements."""
         if isinstance(value, ctypes.Array):
             return element, value
         if isinstance(value, bytes):
@@ -94,10 +91,7 @@ class BackendDescriptor(NativeHandle):
         return element, (element.ctype * len(values))(*map(element.encode, values))
 
     def get(self, name: str) -> Any:
-        """Read an attribute: a list of numbers or names, or text if its elements are characters.
-
-        Attributes that hold descriptors are read by :meth:`children`.
-        """
+        """Read a list of numbers or names, or a text; :meth:`children` reads descriptors."""
         attribute = self.kind.attribute(name)
         room = self.count(name)
         elements = (attribute.type.ctype * room)()

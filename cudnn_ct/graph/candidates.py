@@ -97,10 +97,7 @@ def _named_first(graph: Graph, rules: EngineRules, context: Context | Planner) -
 def first_dynamic_engine(
     graph: Graph, rules: EngineRules, context: Context | Planner, heuristics: Iterable[str]
 ) -> Candidate:
-    """Return the first engine of the dynamic form of a graph, rejected with the reason if none exists.
-
-    It is remembered for :func:`engine_of_other_sizes`.
-    """
+    """Return and remember the first engine of the dynamic form of a graph, rejected if none exists."""
     reason = why_static(graph)
     if reason:
         return no_engine(reason, NO_DYNAMIC_ENGINE)
@@ -157,13 +154,8 @@ def engine_plan(
     """Return a plan for a candidate, bound to the context's thread; ``problem`` is for error messages.
 
     If the store has the plan, it is loaded instead of compiled. The plan of a ``dynamic`` candidate uses the
-    kernels that were compiled for other sizes.
-
-    Raises
-    ------
-    NotSupportedError
-        The candidate is rejected or is not the name of an engine, the rules do not allow it, or cuDNN cannot
-        build the plan although its heuristics returned the engine.
+    kernels that were compiled for other sizes. Raises NotSupportedError if the rules reject the candidate, or
+    cuDNN cannot build the plan although its heuristics returned the engine.
     """
     graph = graph._replace(dynamic=candidate.dynamic)
     if isinstance(context, ShapesOnly):

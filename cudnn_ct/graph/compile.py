@@ -20,11 +20,9 @@ from .stored import CompiledPlan, to_store
 
 
 def compile_request(request: PlanRequest, planner: Planner) -> StoredPlan:
-    """Return the compiled plan of a graph.
+    """Return the compiled plan of a graph; raise NotSupportedError if it has none, or cuDNN cannot write it.
 
     The choice of its engine is not stored: the heuristics of the device may name another one.
-
-    Raises NotSupportedError if no engine supports the graph on the device, or cuDNN cannot write its plan.
     """
     if request.order is not None:
         native, row = first_engine(request, planner)

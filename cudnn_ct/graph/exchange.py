@@ -198,6 +198,5 @@ def _has_device() -> bool:
 
 
 def _gpus() -> list[str]:
-    """Return the names of the GPUs; an empty list if none can be used."""
     count = devices.device_count() if _has_device() else 0
     return list(dict.fromkeys(devices.device_name(device) for device in range(count)))

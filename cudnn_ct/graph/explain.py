@@ -92,17 +92,15 @@ class Translation(NamedTuple):
     """A row of translations.json: plain words for a kind of line in which cuDNN rejects a graph.
 
     ``pattern`` is searched for in the line, which is cuDNN's own sentence, the condition that failed, or
-    both, because versions differ. ``must_change`` is one of `KINDS`, ``must`` says it in words. ``have``
-    states facts of the graph, and is omitted if the graph lacks one; its fields, and those of ``must``, are
-    the facts of `facts_of` and named groups of the pattern. ``seen`` are the versions of cuDNN that printed
-    the line. Lines of functions that pass an error on (`check_for_support()`) have no row.
+    both, because versions differ. The fields of ``have`` and ``must`` are the facts of `facts_of` and named
+    groups of the pattern. Lines of functions that pass an error on (`check_for_support()`) have no row.
     """
 
-    must_change: str
+    must_change: str  # one of `KINDS`
     pattern: str
-    have: str
-    must: str
-    seen: list[str]
+    have: str  # states facts of the graph; omitted if the graph lacks one
+    must: str  # says ``must_change`` in words
+    seen: list[str]  # the versions of cuDNN that printed the line
 
 
 _SECTIONS = json.loads(resource("graph/translations.json"))  # the first row that matches a line is used

@@ -58,26 +58,19 @@ OPERATIONS = {
 class Tensor(NamedTuple):
     """A tensor of a graph.
 
-    ``uid`` is unique in a graph and its sub-graphs. A virtual tensor connects two nodes and has no memory.
-    The pointers of other tensors are multiples of 16 bytes: with fewer, only the slowest engines remain, and
-    more adds none.
-
-    A tensor with a ``value`` is passed by value: the plan hands this number of ``spec.dtype`` to cuDNN from
-    host memory, and ``spec.shape`` has only ones. ``ragged`` is the tensor of the offsets (int32 or int64, in
-    elements) of a ragged tensor: an operand of the graph itself. ``reordering`` is cuDNN's reordering mode,
-    such as ``"f8_128x4"`` for the scales of blocks. A ``scratch`` tensor connects nodes in memory: the plan
-    places it in the workspace, and it is not an operand. A tensor with ``same_memory_as`` has the pointer of
-    the operand with this uid, and is not an operand itself: engines may need a descriptor for each use.
+    The pointers of tensors in memory are multiples of 16 bytes: with fewer, only the slowest engines remain,
+    and more adds none. A tensor with ``same_memory_as`` is not an operand itself: engines may need a
+    descriptor for each use.
     """
 
-    uid: int
+    uid: int  # unique in a graph and its sub-graphs
     spec: TensorSpec
-    virtual: bool = False
-    value: float | int | None = None
-    ragged: Tensor | None = None
-    reordering: str | None = None
-    scratch: bool = False
-    same_memory_as: int | None = None
+    virtual: bool = False  # connects two nodes and has no memory
+    value: float | int | None = None  # passed by value: the plan hands it to cuDNN from host memory
+    ragged: Tensor | None = None  # the offsets (int32 or int64, in elements): an operand of the graph itself
+    reordering: str | None = None  # such as ``"f8_128x4"`` for the scales of blocks
+    scratch: bool = False  # connects nodes in memory: the plan places it in the workspace
+    same_memory_as: int | None = None  # the operand whose pointer it has
 
 
 class Node(NamedTuple):

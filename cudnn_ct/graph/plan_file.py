@@ -22,16 +22,11 @@ MAX_HEADER = 1024  # bytes
 
 
 class StoredPlan(NamedTuple):
-    """A compiled plan, or the choice of an engine for a problem.
+    """A compiled plan, or the choice of an engine for a problem."""
 
-    ``key`` is all that the entry depends on, as text: the versions, the GPU, and the graph or the problem
-    with all strides and attributes. ``facts`` has the candidate as JSON, and its ``origin``: the device that
-    selected the engine, or only its description. ``text`` is cuDNN's JSON of the plan; empty for a choice.
-    """
-
-    key: str
-    facts: dict[str, Any]
-    text: bytes = b""
+    key: str  # all that it depends on: versions, the GPU, the graph or problem with strides and attributes
+    facts: dict[str, Any]  # the candidate as JSON, and its ``origin``: the device that selected it
+    text: bytes = b""  # cuDNN's JSON of the plan; empty for a choice
 
     @property
     def from_device(self) -> bool:
@@ -48,10 +43,7 @@ def encode(entry: StoredPlan) -> bytes:
 
 
 def decode(content: bytes) -> Iterator[StoredPlan | str]:
-    """Yield the entries of a file; for an entry that must not be used, the reason.
-
-    Raises ValueError if the bytes do not begin with a header.
-    """
+    """Yield entries, or why they must not be used; raise ValueError if a header is missing."""
     place = 0
     while place < len(content):
         line, found, _ = content[place : place + MAX_HEADER].partition(b"\n")

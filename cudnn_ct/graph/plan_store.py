@@ -12,13 +12,11 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
 
-from .._cache_files import cache_folder, check_permissions, modified, read_file, replace_file
+from .._cache_files import CacheFolder, cache_folder, modified, read_file, replace_file
 from .._caches import BoundedDict
 from .._config import config
 from ..errors import warn_caller
@@ -35,8 +33,6 @@ LOCK_SECONDS = 60.0  # a process that compiles for longer is not waited for
 _STORES = BoundedDict(64)
 _imported = BoundedDict(MAX_IMPORTED)  # plans by key, with whether their first result is to be checked
 
-_T = TypeVar("_T")
-
 
 class _Thread(threading.local):
     """The lock files that this thread holds, and whether it is timing engines.
@@ -52,12 +48,11 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class PlanStore:
-    """Compiled plans by key, in the folder ``path`` that many processes may use at once, or nowhere."""
+class PlanStore(CacheFolder):
+    """Compiled plans by key, in a folder that many processes may use at once, or nowhere."""
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self.path = None if path is None else Path(path).absolute()
-        self.failed = False  # whether a warning has reported that the folder cannot be used
+    suffix, about, depth = SUFFIX, "the stored plans in", 2
+    advice = "; set CUDNN_CT_ALGO_CACHE to another folder or to 'off'"
 
     def get(self, key: str) -> StoredPlan | None:
         """Return the imported plan for a key, or that of the folder."""
@@ -66,10 +61,10 @@ class PlanStore:
             return imported[0]
 
         def read(folder: Path) -> StoredPlan | None:
-            entry = self._read(folder / file_name(key))
+            entry = self._read(folder / self.file_name(key))
             return entry if entry is not None and entry.key == key else None
 
-        return self._attempt("read", read, None)
+        return self.attempt("read", read, None)
 
     def put(self, *entries: StoredPlan) -> int:
         """Write plans, and delete the least recently used ones beyond the limit; return how many it wrote."""
@@ -77,16 +72,16 @@ class PlanStore:
         def write(folder: Path) -> int:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for entry in entries:
-                replace_file(folder / file_name(entry.key), encode(entry))
+                replace_file(folder / self.file_name(entry.key), encode(entry))
             self._evict(folder)
             return len(entries)
 
-        return self._attempt("written", write, 0)
+        return self.attempt("written", write, 0)
 
     def discard(self, key: str, reason: str) -> None:
         """Drop a plan that must not be used, and warn with one line."""
         _imported.pop(key, None)
-        self._attempt("written", lambda folder: (folder / file_name(key)).unlink(missing_ok=True), None)
+        self.attempt("written", lambda folder: (folder / self.file_name(key)).unlink(missing_ok=True), None)
         warn_caller(f"a stored plan is ignored: {reason}")
 
     def import_(self, entries: Mapping[str, StoredPlan], *, verify: bool) -> None:
@@ -116,10 +111,11 @@ class PlanStore:
         """Return all plans, the least recently used first, imported ones last."""
 
         def read(folder: Path) -> list[StoredPlan]:
-            return [entry for entry in map(self._read, _files(folder)) if entry is not None]
+            files = (file for file in self.files(folder) if file.suffix == SUFFIX)
+            return [entry for entry in map(self._read, files) if entry is not None]
 
         nothing: list[StoredPlan] = []
-        found = {entry.key: entry for entry in self._attempt("read", read, nothing)}
+        found = {entry.key: entry for entry in self.attempt("read", read, nothing)}
         return list((found | {key: entry for key, (entry, _) in _imported.items()}).values())
 
     def clear(self) -> int:
@@ -128,32 +124,31 @@ class PlanStore:
         _imported.clear()
 
         def delete(folder: Path) -> int:
-            files = _files(folder)
-            left = folder.glob(f".*{SUFFIX}.*")  # by a process that was killed while it wrote
-            for file in (*left, *files, *folder.glob("*.lock")):
+            files = self.files(folder)
+            for file in (*files, *folder.glob("*.lock")):
                 file.unlink(missing_ok=True)
-            return len(files)
+            return sum(file.suffix == SUFFIX for file in files)
 
-        return imported + self._attempt("written", delete, 0)
+        return imported + self.attempt("written", delete, 0)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[bool]:
         """Let one process at a time compile a plan; yield whether another one was waited for."""
         # One of 256 files: plans whose hashes have the same first byte share one.
-        name = f"{file_name(key)[:2]}.lock"
+        name = f"{self.file_name(key)[:2]}.lock"
         file = self.path and self.path / name
 
         def opened(folder: Path) -> int:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-        descriptor = None if file in _thread.held else self._attempt("written", opened, None)
+        descriptor = None if file in _thread.held else self.attempt("written", opened, None)
         if file is None or descriptor is None:
             yield False
             return
         _thread.held.add(file)
         try:
-            yield self._attempt("locked", lambda _: _wait_for(descriptor), False)
+            yield self.attempt("locked", lambda _: _wait_for(descriptor), False)
         finally:
             _thread.held.discard(file)
             with suppress(OSError):  # a file system without locks
@@ -174,7 +169,7 @@ class PlanStore:
                 with suppress(OSError):  # the time of the last use decides which plans are deleted
                     os.utime(file)
             return found
-        self._warn(f"the stored plan {file} is ignored: {found}")
+        self.warn(f"the stored plan {file} is ignored: {found}")
         return None
 
     def _evict(self, folder: Path) -> None:
@@ -192,27 +187,6 @@ class PlanStore:
                 return
             Path(entry).unlink(missing_ok=True)
             excess -= status.st_size
-
-    def _attempt(self, doing: str, work: Callable[[Path], _T], otherwise: _T) -> _T:
-        """Do work in the folder; if that fails, warn once."""
-        if self.path is None:
-            return otherwise
-        try:
-            for folder in (self.path, self.path.parent):
-                if folder.exists():
-                    check_permissions(folder, folder.stat())
-            return work(self.path)
-        except OSError as error:
-            self._warn(
-                f"the stored plans in {self.path} cannot be {doing}: {error}; set CUDNN_CT_ALGO_CACHE to "
-                "another folder or to 'off'"
-            )
-            return otherwise
-
-    def _warn(self, trouble: str) -> None:
-        first, self.failed = not self.failed, True
-        if first:
-            warn_caller(trouble)
 
 
 def uses_plans(compiled: bool = True) -> bool:
@@ -254,17 +228,6 @@ def timing() -> Iterator[None]:
 def is_timing() -> bool:
     """Return whether this thread is timing engines."""
     return _thread.timing
-
-
-def file_name(key: str) -> str:
-    """Return the name of the file for a key."""
-    return sha256(key.encode()).hexdigest() + SUFFIX
-
-
-def _files(folder: Path) -> list[Path]:
-    """Return the files of plans, the least recently used first."""
-    names = os.listdir(folder) if folder.exists() else []
-    return sorted((folder / name for name in names if name.endswith(SUFFIX)), key=modified)
 
 
 def _wait_for(descriptor: int) -> bool:

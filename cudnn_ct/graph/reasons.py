@@ -46,10 +46,7 @@ class Line(NamedTuple):
 
 
 class EngineLines(NamedTuple):
-    """The failed checks of one engine, the first cause first; none if the engine supports the graph.
-
-    ``number`` is -1 for the graph itself.
-    """
+    """The failed checks of one engine, the first cause first; ``number`` is -1 for the graph itself."""
 
     number: int
     lines: tuple[Line, ...]
@@ -100,10 +97,7 @@ def _record(severity: int, user_data: Any, debug: Any, message: Any) -> None:  #
 
 
 def lines_of_graph(graph: Graph, context: Context | Planner) -> list[EngineLines]:
-    """Plan a graph again with each engine, without compiling, and return the failed checks of each engine.
-
-    If cuDNN rejects the graph itself, the result is one row with the number -1.
-    """
+    """Return the failed checks of each engine, or of the graph with the number -1; nothing is compiled."""
     if not isinstance(context, Planner):
         context.last_graph = None  # made again, while the callback is there
     with recorded(context.library) as lines:

@@ -23,21 +23,17 @@ FORMAT = "cudnn_ct graphs 1"
 class PlanRequest(NamedTuple):
     """A graph to compile, and how its engine is selected.
 
-    ``order`` is that of `graph.first.first_plan`, None for graphs with candidates, which have ``rules``.
-    ``engine`` was used where the call was recorded. ``choice`` has the problem and the limits of a call that
-    took the heuristic choice, as text; ``limits`` has the limits as JSON. If a call named an engine that is
-    not usable, the heuristics select another one if it is ``replaceable``. ``call`` has the operation and the
-    line of the program that made it.
+    If a call named an engine that is not usable, the heuristics select another if it is ``replaceable``.
     """
 
     graph: Graph
-    order: tuple[int, ...] | None = None
+    order: tuple[int, ...] | None = None  # of `graph.first.first_plan`; None with candidates
     rules: EngineRules = EngineRules()
-    engine: str = ""
-    choice: str = ""
-    limits: Mapping[str, Any] = MappingProxyType({})
+    engine: str = ""  # used where the call was recorded
+    choice: str = ""  # of a call that took the heuristic choice: the problem and the limits
+    limits: Mapping[str, Any] = MappingProxyType({})  # the limits as JSON
     replaceable: bool = False
-    call: str = ""
+    call: str = ""  # the operation, and the line of the program that made it
 
     @property
     def identity(self) -> tuple[str, ...]:

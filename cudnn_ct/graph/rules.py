@@ -12,23 +12,17 @@ ALL_GPUS: Arch = ((), ())
 
 
 class Rejection(NamedTuple):
-    """Engines that must not compute a problem, and why.
-
-    An engine is rejected if all of these hold: its number is in ``engines`` or one of its notes in ``notes``
-    (if both are empty, any engine); its number is not in ``but``, and no note in ``without``; each of
-    ``knobs`` has one of the listed values; and its sums have more than ``slices`` slices (knob SPLIT_K).
-    ``fact`` is the name of the row of facts.json.
-    """
+    """Engines that must not compute a problem, and why; an engine is rejected if all conditions hold."""
 
     reason: str
-    engines: tuple[int, ...] = ()
-    but: tuple[int, ...] = ()
+    engines: tuple[int, ...] = ()  # its number or one of its notes is listed; none: any engine
+    but: tuple[int, ...] = ()  # its number is not one of these
     notes: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    knobs: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    slices: int = 0
+    without: tuple[str, ...] = ()  # it has none of these notes
+    knobs: tuple[tuple[int, tuple[int, ...]], ...] = ()  # each has one of these values
+    slices: int = 0  # its sums have more slices (knob SPLIT_K)
     arch: Arch = ALL_GPUS
-    fact: str = ""
+    fact: str = ""  # the name of the row of facts.json
 
     @property
     def of_all(self) -> bool:
@@ -60,20 +54,14 @@ class Named(NamedTuple):
 
 
 class EngineRules(NamedTuple):
-    """The engines of one problem, as an operation uses them.
+    """The engines of one problem, as an operation uses them."""
 
-    Engines with an ``excluded`` numerical note are rejected: they are ``coarser_than`` the problem allows. So
-    are those of ``rejections``. Engines ``last`` are tried after the others, and those named in ``first``
-    before them. ``unordered`` is set if engines add in an order that varies, though their notes do not say
-    so.
-    """
-
-    excluded: frozenset[str] = frozenset()
-    coarser_than: str = ""
+    excluded: frozenset[str] = frozenset()  # numerical notes that reject an engine
+    coarser_than: str = ""  # what the problem allows; such engines are rejected
     rejections: tuple[Rejection, ...] = ()
-    last: tuple[int, ...] = ()
-    first: tuple[Named, ...] = ()
-    unordered: bool = False
+    last: tuple[int, ...] = ()  # engines tried after the others
+    first: tuple[Named, ...] = ()  # those tried before them
+    unordered: bool = False  # engines add in an order that varies, though their notes do not say so
 
     def why_wrong(self, engine: Engine, notes: Collection[str], capability: tuple[int, int] = (0, 0)) -> str:
         """Return why an engine must not be used; empty if it may be."""

@@ -181,10 +181,7 @@ def _load(
     context: Context,
     select: Callable[[CompiledPlan], CompiledPlan] | None,
 ) -> CompiledPlan | None:
-    """Return the stored plan for a key, or the one that this device selects instead.
-
-    None if it does not exist or must not be used.
-    """
+    """Return the plan for a key, or the one that this device selects instead; None if none may be used."""
     entry = store.get(key)
     if entry is None:
         return None

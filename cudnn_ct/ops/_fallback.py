@@ -19,16 +19,13 @@ from ..shapes.specs import LAYOUTS, nearest_layout
 class Implementation(NamedTuple):
     """One way to compute a kind of problem.
 
-    ``make`` returns a plan for a problem and a context, or None for problems that it is not made for.
-    ``aligned`` is set if its kernels load 16 bytes at once, which ends the CUDA context on misaligned memory:
-    its plan gets copies of misaligned operands. ``scales`` is set if its plan applies alpha and beta.
-    ``replaces`` names the library of the calls that it replaces: it is used where the set lacks that library.
+    Kernels that load 16 bytes at once end the CUDA context on misaligned memory.
     """
 
-    make: PlanMaker
-    aligned: bool = False
-    scales: bool = True
-    replaces: str = ""
+    make: PlanMaker  # returns None for problems that it is not made for
+    aligned: bool = False  # its kernels load 16 bytes at once: the plan gets copies of misaligned operands
+    scales: bool = True  # its plan applies alpha and beta
+    replaces: str = ""  # the library whose calls it replaces: it is used where the set lacks that one
 
 
 def of_problem(make: Callable[[Any], Plan | None], *, aligned: bool = False) -> Implementation:
@@ -62,8 +59,7 @@ def with_bfloat16(one: Implementation) -> tuple[Implementation, Implementation]:
 class FirstSupported(SelectedPlan):
     """The implementations of a problem in one thread, and the plan of the first that cuDNN supports.
 
-    ``scaled`` is set if runs have an alpha that is not 1 or a beta that is not 0, ``relayout`` if copies of
-    the operands in another layout are of use, ``aligned`` if all pointers are aligned.
+    ``relayout`` is set if copies of the operands in another layout are of use.
     """
 
     def __init__(

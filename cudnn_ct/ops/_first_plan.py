@@ -14,9 +14,6 @@ from ..legal.subjects import subjects_of_native
 
 
 def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
-    """Return a plan of the first engine that supports the graph and that no fact rejects.
-
-    ``order`` are places among the first answers of the heuristics that are tried before the others.
-    """
+    """Return a plan of the first engine that no fact rejects; ``order`` has places in the heuristics."""
     rules = rules_of_subjects(tuple(subjects_of_native(graph)), target_of(context))
     return first.first_plan(graph, context, order, rules)

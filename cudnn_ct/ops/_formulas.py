@@ -266,10 +266,7 @@ class _Draft:
 
 
 def in_slices(matrix: Matrix, plan: Program, dtypes: Sequence[tuple[str, bool]]) -> Plan:
-    """Return the plan of all matrices from that of one; ``dtypes`` has a pair for each pointer of a run.
-
-    A pair is the dtype, and whether the tensor is a vector.
-    """
+    """Return the plan of all matrices from that of one; each pointer has a dtype, and may be a vector."""
     if matrix.number == 1:
         return plan
     sizes = [

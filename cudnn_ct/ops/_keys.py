@@ -11,13 +11,7 @@ from ..shapes.parse import as_list
 
 
 def as_key(value: Any) -> Any:
-    """Return a hashable form of an argument: lists become tuples, at every depth.
-
-    Raises
-    ------
-    TypeError
-        The argument has a part that is not hashable, so it cannot be a parameter of an operation.
-    """
+    """Return an argument with tuples for lists at every depth; raise TypeError if a part is not hashable."""
     try:
         hash(value)
     except TypeError:
@@ -34,13 +28,7 @@ PLAIN = frozenset((bool, float, int, str, range, type(None)))  # immutable types
 
 
 def freeze(value: Any) -> Any:
-    """Return an immutable snapshot of an argument, so that later mutation cannot corrupt the cache key.
-
-    Raises
-    ------
-    TypeError
-        The argument cannot be a parameter of an operation.
-    """
+    """Return an immutable snapshot of an argument for cache keys; raise TypeError for an invalid one."""
     if type(value) in PLAIN or isinstance(value, Enum):
         return value
     value = as_list(value)

@@ -142,10 +142,7 @@ def read_or_import(
 def import_arrays(
     operands: Sequence[Any], outs: Sequence[Any], names: Sequence[str], written: Sequence[str], stream: Any
 ) -> tuple[tuple[Any, ...], tuple[Any, ...], Stream]:
-    """Import the arrays of a call that belong to other libraries; return all arrays, and its stream.
-
-    The stream is ordered after the work of the other libraries on their arrays.
-    """
+    """Import arrays of other libraries; return all arrays, and the stream, ordered after their work."""
     first, *others = (*operands, *outs)
     where = stream_of(first, (*names, *written)[0], stream, others)
     with streams.on_device(where.device):
@@ -216,7 +213,6 @@ def refuse_overlap(
 
 
 def _same_elements(one: TensorSpec, two: TensorSpec) -> bool:
-    """Whether two tensors with the same address have the same elements."""
     alike = one.shape == two.shape and one.dtype == two.dtype
     return alike and equivalent_strides(one.shape, one.strides, two.strides)
 

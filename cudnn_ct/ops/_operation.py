@@ -24,28 +24,20 @@ MAX_POINTER_SETS = 256  # sets of pointers of which a call counts the runs
 
 
 class PreparedCall(NamedTuple):
-    """A call that one thread prepared for one set of arguments: all that depends on specs, not on pointers.
-
-    ``copies`` are those of inputs with strides that no descriptor holds, which are copied in every run.
-    ``in_place`` is set if a result may lie exactly where an input does. ``label`` names the results in
-    messages. ``result_slots`` are what the results take. ``spans`` are the bytes that each operand reaches
-    from its pointer, the results last. ``runs`` counts the runs with each set of pointers, whose results are
-    known to overlap nothing; ``replays`` are the graphs that are launched for some of them. ``fresh`` is not
-    empty before the first run.
-    """
+    """A call that one thread prepared for one set of arguments: what depends on specs, not on pointers."""
 
     problem: Any
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
     selected: SelectedPlan
-    copies: OperandCopies | None
-    in_place: bool
-    label: str
-    result_slots: tuple[ResultSlot, ...]
-    spans: tuple[tuple[int, int], ...]
-    runs: dict[Any, int]
-    replays: ReplayTable
-    fresh: list[bool]
+    copies: OperandCopies | None  # of inputs with strides that no descriptor holds, in every run
+    in_place: bool  # whether a result may lie exactly where an input does
+    label: str  # names the results in messages
+    result_slots: tuple[ResultSlot, ...]  # what the results take
+    spans: tuple[tuple[int, int], ...]  # the bytes that each operand reaches from its pointer, results last
+    runs: dict[Any, int]  # with each set of pointers, whose results are known to overlap nothing
+    replays: ReplayTable  # the graphs that are launched for some of them
+    fresh: list[bool]  # not empty before the first run
 
     @classmethod
     def of(
@@ -90,19 +82,14 @@ class PreparedCall(NamedTuple):
 
 
 class CallSignature(NamedTuple):
-    """All that a prepared call depends on, except for the settings.
+    """All that a prepared call depends on, except for the settings."""
 
-    ``names`` and ``specs`` are those of the operands. ``outs`` are the specs of results that the caller gave,
-    None for new ones. ``params`` are the other arguments as the caller wrote them. ``scaled`` is whether
-    alpha is not 1 and whether beta is not 0; ``aligned`` whether all pointers are multiples of 16 bytes.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the operands, as ``specs``
     specs: tuple[TensorSpec, ...]
-    outs: tuple[TensorSpec | None, ...] = NEW
-    params: tuple[Any, ...] = ()
-    scaled: tuple[bool, bool] = (False, False)
-    aligned: bool = True
+    outs: tuple[TensorSpec | None, ...] = NEW  # of results that the caller gave
+    params: tuple[Any, ...] = ()  # the other arguments, as the caller wrote them
+    scaled: tuple[bool, bool] = (False, False)  # alpha is not 1, beta is not 0
+    aligned: bool = True  # all pointers are multiples of 16 bytes
 
 
 Select = Callable[[Context], SelectedPlan]
@@ -117,30 +104,26 @@ class Operation(NamedTuple):
 
     ``problem`` takes the specs of the operands by their names, the specs of the results that are given (None
     for a new one), and the arguments as the caller wrote them. Most operations list ``implementations``, the
-    fastest first. Those that are autotuned have ``select``, which takes the problem and the
-    arguments; their ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``. Their
-    ``implementations`` are used where no engine is selected, and replace libraries that a cuDNN lacks.
+    fastest first. Those that are autotuned have ``select``, which takes the problem and the arguments; their
+    ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``. Their ``implementations``
+    are used where no engine is selected, and replace libraries that a cuDNN lacks.
 
-    ``in_place`` is set if a result may be an operand itself. ``broadcasts`` are the names of operands whose
-    axes may have length 1: those with a stride of 0 are read so. Other operands with a stride of 0 and those
-    with negative ones are copied, unless ``any_strides`` is set. ``independent`` returns the axes along which
-    a problem with too many elements is split. ``written`` are the names of the results in
-    messages. ``relayout`` is that of :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an
-    immutable snapshot of the arguments. ``compose`` takes the place of implementations in unscaled calls.
+    Other operands than ``broadcasts`` with a stride of 0 and those with negative ones are copied, unless
+    ``any_strides`` is set.
     """
 
     name: str
     problem: Callable[..., Any]
     implementations: tuple[Implementation, ...] = ()
-    in_place: bool = False
-    broadcasts: tuple[str, ...] = ()
+    in_place: bool = False  # whether a result may be an operand itself
+    broadcasts: tuple[str, ...] = ()  # operands whose axes may have length 1, also with a stride of 0
     any_strides: bool = False
-    independent: Independent | None = None
-    written: tuple[str, ...] = ("out",)
-    relayout: bool = True
+    independent: Independent | None = None  # the axes along which a problem with too many elements is split
+    written: tuple[str, ...] = ("out",)  # the names of the results in messages
+    relayout: bool = True  # see `ops._fallback.FirstSupported`
     select: Callable[[Any, tuple[Any, ...]], Select] | None = None
-    freeze: Callable[[tuple[Any, ...]], tuple[Any, ...]] = freeze
-    compose: Compose | None = None
+    freeze: Callable[[tuple[Any, ...]], tuple[Any, ...]] = freeze  # an immutable snapshot
+    compose: Compose | None = None  # in place of implementations in unscaled calls
 
     def settle(self, signature: CallSignature) -> Callable[[Context], PreparedCall]:
         """Check arguments, and return a function that prepares their call for a thread and a device."""

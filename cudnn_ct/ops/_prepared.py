@@ -116,10 +116,7 @@ def run_checked(
 def launch_known(
     plans: PerContext[Any], inputs: tuple[Any, ...], outs: tuple[Any, ...]
 ) -> Sequence[DeviceArray] | None:
-    """Launch the CUDA graph of a call on known arrays that one stream alone uses, all of one library.
-
-    Returns the results; None if the call has to go another way.
-    """
+    """Launch the graph of a call on known arrays of one library and stream; return None if that fails."""
     kind = type(inputs[0])
     if kind is not DeviceArray:
         library = library_of(kind)

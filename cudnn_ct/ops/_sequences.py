@@ -68,10 +68,7 @@ def not_on_stream(name: str) -> NotInitializedError:
 
 
 def plan_for_sequences(sequences: Sequence[int], make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
-    """Return a plan for part of a batch, from ``make``, which returns the plan for adjacent sequences.
-
-    The batch is axis 1 of a tensor, or its only axis.
-    """
+    """Return a plan for part of a batch, axis 1 or the only one; ``make`` plans adjacent sequences."""
     pieces = []
     for first, count in _runs(sequences):
         parts, offsets = [], []

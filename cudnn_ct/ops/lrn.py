@@ -114,7 +114,6 @@ def lrn_backward(
 
 
 def _plan(problem: LayerProblem[LRNSpec]) -> CallPlan:
-    """Return the plan of ``cudnnLRNCrossChannelForward`` or ``cudnnLRNCrossChannelBackward``."""
     head = (LRNDescriptor.cached(problem.params), LRNMode.CROSS_CHANNEL_DIM1)
     x, y, *gradients = images(*tensors_of(problem).values())
     if not gradients:

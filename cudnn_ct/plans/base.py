@@ -193,10 +193,7 @@ class SelectedPlan:
 def unsupported(
     problem: Any, reasons: Sequence[str], explanation: Explanation | None = None
 ) -> NotSupportedError:
-    """Return the error for a problem whose implementations were all rejected, with a line for each reason.
-
-    ``explanation`` has the reasons of engines, if the problem has a graph.
-    """
+    """Return the error for a problem, with the reasons of its implementations and of the graph's engines."""
     first = f"cuDNN does not support this {problem}"
     reasons = list(dict.fromkeys(reasons))
     if explanation and (lacks := load().lacks("engines_precompiled")):

@@ -58,10 +58,7 @@ class CallPlan:
 
 
 class FunctionPlan:
-    """A plan whose run is a function of the context, the pointers, alpha and beta.
-
-    ``about`` names the call in descriptions.
-    """
+    """A plan whose run is a function of context, pointers, alpha and beta; ``about`` names it in texts."""
 
     __slots__ = ("_about", "run", "workspace")
 

@@ -174,7 +174,6 @@ def _difference(compute: str) -> OpTensorDescriptor:
 
 
 def _scale_call(x: TensorSpec) -> FunctionPlan:
-    """Return one ``cudnnScaleTensor`` by alpha."""
     x_, compute = TensorDescriptor.cached(x), DTYPES[x.dtype].accumulate
     scalar = scalar_type(compute)
 
@@ -205,7 +204,6 @@ def _fill_call(value: float | None, x: TensorSpec) -> FunctionPlan:
 
 
 def _memset(x: TensorSpec, value: float | None) -> FunctionPlan:
-    """Return ``cuMemsetD*Async`` of a dense tensor."""
     given = b"" if value is None else element_bytes(x.dtype, value)
 
     def run(context: Context, pointers: Sequence[int], *_: float) -> None:
@@ -321,7 +319,6 @@ def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
 
 
 def _memcpy(spec: TensorSpec) -> FunctionPlan:
-    """Return ``cuMemcpyDtoDAsync``, without factors."""
     nbytes = nbytes_of(spec)
 
     def run(context: Context, pointers: Sequence[int], *_: float) -> None:

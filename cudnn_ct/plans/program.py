@@ -31,39 +31,33 @@ ALPHA, BETA = Factor.ALPHA, Factor.BETA
 class Step(NamedTuple):
     """A plan, the places of its pointers, and the factors that it is run with.
 
-    Places are those of a run's pointers, then of the temporaries, then of the constants; None stands for all
-    pointers of a run. ``offsets`` are bytes that are added to the pointers.
+    Places are those of a run's pointers, then of the temporaries, then of the constants.
     """
 
     plan: Plan
-    places: tuple[int, ...] | None
+    places: tuple[int, ...] | None  # None stands for all pointers of a run
     alpha: Any = 1.0
     beta: float | Factor = 0.0
-    offsets: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()  # bytes that are added to the pointers
 
 
 class Steps(NamedTuple):
     """Steps, and the specs of their temporaries, or their bytes.
 
-    The step ``written`` is the first one after results may have been overwritten: if cuDNN rejects it or a
-    later one, no other implementation may start over.
+    If cuDNN rejects the step ``written`` or a later one, no other implementation may start over.
     """
 
     temporaries: Sequence[TensorSpec | int]
     steps: Sequence[Step]
-    written: int | None = None
+    written: int | None = None  # the first step after results may have been overwritten
 
 
 class Variants(NamedTuple):
-    """Other steps for some runs: ``key`` is true for the pointers and factors of such a run.
-
-    ``steps`` returns the steps for a key, when the first such run needs them. They need at most ``workspace``
-    bytes.
-    """
+    """Other steps for some runs: ``key`` is true for the pointers and factors of such a run."""
 
     key: Callable[[Sequence[int], Any, float], Any]
-    steps: Callable[[Any], Steps]
-    workspace: int = 0
+    steps: Callable[[Any], Steps]  # for a key, called when the first such run needs them
+    workspace: int = 0  # the most bytes that they need
 
 
 class Program:

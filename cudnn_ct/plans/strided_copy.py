@@ -50,10 +50,7 @@ class Move(NamedTuple):
 
 
 class StridedCopy:
-    """A copy of ``source`` to a tensor ``target`` of the same shape and dtype, whose strides are positive.
-
-    ``workspace`` is the bytes of temporary memory that it needs.
-    """
+    """A copy to a tensor of the same shape and dtype, whose strides are positive."""
 
     __slots__ = ("_moves", "_offsets", "workspace")
 

@@ -103,10 +103,7 @@ def _misaligned(watched: Sequence[int], pointers: Sequence[int], *_: Any) -> tup
 
 
 def on_operands_of(inner: Plan, problem: Any, core: Any, *, align: bool = False) -> Plan:
-    """Return the plan of a problem from the plan of ``core``; their operands that differ are copied.
-
-    With ``align``, misaligned operands are copied as well.
-    """
+    """Return a problem's plan from that of ``core``: operands that differ, or are misaligned, are copied."""
     if core == problem and not align:
         return inner
     pairs = zip(tensors_of(problem).values(), tensors_of(core).values(), strict=True)

@@ -37,15 +37,11 @@ class AttentionGradients(NamedTuple, Generic[T]):
 
 
 class Band(NamedTuple):
-    """The keys that a query attends to: ``left`` before its own place to ``right`` behind it.
-
-    None is no limit. Query i has the place i of the keys (``"top_left"``), or the last query has the place of
-    the last key (``"bottom_right"``).
-    """
+    """The keys that a query attends to: ``left`` before its place to ``right`` behind it; None: no limit."""
 
     left: int | None = None
     right: int | None = None
-    corner: Corner = "top_left"
+    corner: Corner = "top_left"  # query 0 is at key 0; "bottom_right": the last query at the last key
 
     def shift(self, queries: int, keys: int) -> int:
         """Return the place of the first query among the keys."""
@@ -98,9 +94,7 @@ class AttentionProblem(NamedTuple):
     """Attention, or its gradient if ``dy`` is set; operands that it does not use are None.
 
     The specs are in the order of a run's pointers. If ``starts_q`` is set, the sequences are packed: q, k, v
-    and y have the axes (tokens, heads, D), and the fields ``starts`` are the offsets of the sequences in
-    elements of a tensor. ``longest`` are upper bounds of the lengths of packed sequences of queries and keys.
-    ``page_table_v`` is set if v has other pages than k.
+    and y have the axes (tokens, heads, D).
     """
 
     dy: TensorSpec | None
@@ -113,8 +107,8 @@ class AttentionProblem(NamedTuple):
     lengths_q: TensorSpec | None
     lengths_kv: TensorSpec | None
     page_table: TensorSpec | None
-    page_table_v: TensorSpec | None
-    starts_q: TensorSpec | None
+    page_table_v: TensorSpec | None  # if v has other pages than k
+    starts_q: TensorSpec | None  # offsets of packed sequences, in elements of a tensor
     starts_k: TensorSpec | None
     starts_v: TensorSpec | None
     starts_y: TensorSpec | None
@@ -130,7 +124,7 @@ class AttentionProblem(NamedTuple):
     scale: float
     band: Band
     dropout: float
-    longest: tuple[int, int]
+    longest: tuple[int, int]  # upper bounds of the lengths of packed queries and keys
     deterministic: bool
     aligned: bool
 

@@ -38,15 +38,10 @@ ROLES = {
 
 
 class ConvProblem(NamedTuple):
-    """One convolution, as a cache key: tensors and parameters, without an algorithm.
-
-    ``x``, ``w`` and ``y`` are named by their roles in the forward direction. ``tensor_cores`` allows products
-    of lower precision than ``compute``. ``scaled`` is "alpha" if alpha is not 1, else "beta" if beta is not
-    0, else empty. ``aligned`` is True if all operands are 16-byte aligned.
-    """
+    """One convolution, as a cache key: tensors and parameters, without an algorithm."""
 
     direction: str
-    x: TensorSpec
+    x: TensorSpec  # ``x``, ``w`` and ``y`` have their roles in the forward direction
     w: TensorSpec
     y: TensorSpec
     padding: Pairs
@@ -55,9 +50,9 @@ class ConvProblem(NamedTuple):
     groups: int
     mode: ConvMode
     compute: str
-    tensor_cores: bool
-    scaled: str = ""
-    aligned: bool = True
+    tensor_cores: bool  # allows products of lower precision than ``compute``
+    scaled: str = ""  # "alpha" if alpha is not 1, else "beta" if beta is not 0
+    aligned: bool = True  # whether all operands are 16-byte aligned
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:

@@ -25,16 +25,14 @@ def fused_activation(activation: Any) -> FusedActivation:
 class FusedConv(NamedTuple):
     """y = act(alpha1 * conv(x, w) + alpha2 * z + b).
 
-    ``bias`` has the shape (1, K, 1, ...), ``z`` that of y; either may be absent. ``coefficient`` is the
-    ceiling of a clipped relu, the alpha of elu and the beta of swish, for which 0 stands for 1. The operands
-    of a run are x, w, z, b and y, less those that are absent.
+    The operands of a run are x, w, z, b and y, less those that are absent.
     """
 
     conv: ConvProblem
-    bias: TensorSpec | None = None
-    z: TensorSpec | None = None
+    bias: TensorSpec | None = None  # of shape (1, K, 1, ...)
+    z: TensorSpec | None = None  # of the shape of y
     activation: FusedActivation = "identity"
-    coefficient: float = 0.0
+    coefficient: float = 0.0  # clipped relu's ceiling, elu's alpha, swish's beta (0 stands for 1)
     alpha1: float = 1.0
     alpha2: float = 1.0
 

@@ -37,10 +37,7 @@ class LayerProblem(NamedTuple, Generic[P]):
 
 
 def writes(*names: str) -> Callable[[C], C]:
-    """Return a decorator that adds ``results`` to a problem: the tensors that are written.
-
-    They are the fields ``names`` without those that are None, in the order of a run's pointers.
-    """
+    """Return a decorator that adds ``results``: the fields that are not None, in the order of a run."""
 
     def results(self: Any) -> tuple[TensorSpec, ...]:
         return tuple([spec for name in names if (spec := getattr(self, name)) is not None])
@@ -67,10 +64,7 @@ def describe(name: str, problem: Any, *omitted: str) -> str:
 
 
 def titled(name: str | Callable[[Any], str], *omitted: str) -> Callable[[C], C]:
-    """Return a decorator that makes :func:`describe` the text of a problem.
-
-    ``name`` may be a function of the problem.
-    """
+    """Return a decorator that makes :func:`describe` the text of a problem; ``name`` may be a function."""
 
     def text(self: Any) -> str:
         return describe(name if isinstance(name, str) else name(self), self, *omitted)

@@ -70,13 +70,13 @@ class RowNormShape(NamedTuple):
     """x as ``samples`` of ``rows`` of ``columns`` elements; each row is normalised.
 
     Scale and bias have ``columns`` elements for each sample, of which there is one unless the normalisation
-    is adaptive. ``statistics`` is the shape of the mean.
+    is adaptive.
     """
 
     samples: int
     rows: int
     columns: int
-    statistics: Shape
+    statistics: Shape  # the shape of the mean
 
     def data(self, array: Any) -> Any:
         """Return an array with the shape of x as (samples, rows, columns)."""
@@ -163,10 +163,7 @@ def row_norm_shape(mode: LayerNormMode, x: Shape, scale: Shape) -> RowNormShape:
 
 
 def row_norm(mode: LayerNormMode, specs: Specs, outs: Outs, epsilon: Any, *, aligned: bool = True) -> RowNorm:
-    """Validate a normalisation of x with scale and an optional bias.
-
-    ``outs`` are y and, if they are written, the statistics.
-    """
+    """Validate a normalisation of x with scale, maybe bias; ``outs`` are y and written statistics."""
     x, scale, bias = specs["x"], specs["scale"], specs.get("bias")
     shape = _check_operands(mode, x, scale)
     if bias:

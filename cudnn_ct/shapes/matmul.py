@@ -48,27 +48,22 @@ class MatmulGradients(NamedTuple, Generic[T]):
 @titled("matrix product")
 @writes("y", "amax")
 class MatmulProblem(NamedTuple):
-    """``y = act(alpha * (a @ b) + bias + residual)``, with the scales of quantised operands.
-
-    ``b_scale`` multiplies the columns of int8 weights. The descales multiply the product, ``scale`` the
-    result; ``amax`` is the largest magnitude before it. ``tensor_cores`` allows products of lower precision
-    than ``compute``.
-    """
+    """``y = act(alpha * (a @ b) + bias + residual)``, with the scales of quantised operands."""
 
     a: TensorSpec
     b: TensorSpec
     bias: TensorSpec | None
     residual: TensorSpec | None
-    b_scale: TensorSpec | None
-    descale_a: TensorSpec | None
+    b_scale: TensorSpec | None  # of the columns of int8 weights
+    descale_a: TensorSpec | None  # of the product, as ``descale_b``
     descale_b: TensorSpec | None
-    scale: TensorSpec | None
+    scale: TensorSpec | None  # of the result
     y: TensorSpec
-    amax: TensorSpec | None
+    amax: TensorSpec | None  # the largest magnitude before ``scale``
     activation: MatmulActivation = "identity"
     alpha: float = 1.0
     compute: str = "float32"
-    tensor_cores: bool = True
+    tensor_cores: bool = True  # allows products of lower precision than ``compute``
     aligned: bool = True
 
     @property

@@ -212,10 +212,7 @@ class NormGradient(NamedTuple):
 def norm_training(
     specs: Specs, outs: Outs, mode: Any, epsilon: Any, momentum: Any, activation: Any, scaled: bool
 ) -> NormTraining:
-    """Validate a training step on x, scale, bias and an optional z.
-
-    ``outs`` are y, mean, invstd and, if given, the running statistics.
-    """
+    """Validate a training step on x, scale, bias, maybe z; ``outs`` may have running statistics."""
     name = norm_mode(mode)
     running_mean, running_var = outs[3:] or (None, None)
     check_running_statistics(specs["x"].shape, name, running_mean, running_var, momentum)

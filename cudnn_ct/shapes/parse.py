@@ -24,10 +24,7 @@ def as_list(value: Any) -> Any:
 
 
 def per_axis(value: Any, axes: int, name: str, minimum: int, other: str = "") -> Shape:
-    """Return an int, or one int per spatial axis, as a tuple of ``axes`` ints of at least ``minimum``.
-
-    ``other`` describes the other accepted values in the message of the error.
-    """
+    """Return ``axes`` ints of at least ``minimum`` from one or all; ``other`` values are for the error."""
     value = as_list(value)
     given = value if isinstance(value, Sequence) else (value,) * axes
     try:

@@ -34,19 +34,15 @@ class IndexedReduction(NamedTuple, Generic[T]):
 @titled("reduction")
 @writes("y", "indices")
 class ReduceProblem(NamedTuple):
-    """A reduction of x over ``axes``, with the indices of the extremes if ``indices`` is set.
-
-    With ``deterministic``, implementations are rejected whose bits differ from run to run.
-    y either keeps the reduced axes, with length 1, or lacks them.
-    """
+    """A reduction of x over ``axes``, with the indices of the extremes if ``indices`` is set."""
 
     x: TensorSpec
-    y: TensorSpec
+    y: TensorSpec  # keeps the reduced axes with length 1, or lacks them
     indices: TensorSpec | None
     axes: Shape
     op: ReduceOp
     propagate_nan: bool
-    deterministic: bool = False
+    deterministic: bool = False  # rejects implementations whose bits differ from run to run
 
     @property
     def terms(self) -> int:

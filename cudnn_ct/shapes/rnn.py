@@ -199,8 +199,7 @@ class RNNParameter(NamedTuple):
     """One matrix, of shape (out, in) and in row-major order as cuDNN stores it, or one bias, of shape (out,).
 
     ``name`` has layer, direction and part: ``"l0.W_input"`` (of the input), ``"l0.R_input"`` (of the state),
-    ``"l0.bW_input"`` and ``"l0.bR_input"`` (their biases), ``"l0_reverse.P"`` (a projection). ``offset`` is
-    its place in the array of weights, in elements.
+    ``"l0.bW_input"`` and ``"l0.bR_input"`` (their biases), ``"l0_reverse.P"`` (a projection).
     """
 
     name: str
@@ -208,7 +207,7 @@ class RNNParameter(NamedTuple):
     lin_layer_id: int
     kind: str
     shape: Shape
-    offset: int = 0
+    offset: int = 0  # its place in the array of weights, in elements
 
     @property
     def size(self) -> int:

@@ -10,32 +10,25 @@ from .specs import Shape, TensorSpec
 
 
 class RNNDataSpec(NamedTuple):
-    """Sequences in memory, as cuDNN's descriptor has them.
-
-    ``steps`` is the longest that a sequence may be, ``padding`` what an output is past the end of one.
-    """
+    """Sequences in memory, as cuDNN's descriptor has them."""
 
     dtype: str
     layout: str
-    steps: int
+    steps: int  # the longest that a sequence may be
     batch: int
     size: int
     lengths: Shape
-    padding: float = 0.0
+    padding: float = 0.0  # what an output is past the end of a sequence
 
 
 class RNNProblem(NamedTuple):
-    """A network and how much it is given; lengths only as far as an algorithm depends on them.
+    """A network and how much it is given; lengths only as far as an algorithm depends on them."""
 
-    ``layout`` is the one of the data descriptor. ``ragged`` is set if a sequence has fewer than all steps.
-    The algorithm in ``spec`` is unused.
-    """
-
-    spec: RNNSpec
-    layout: str
+    spec: RNNSpec  # its algorithm is unused
+    layout: str  # the one of the data descriptor
     steps: int
     batch: int
-    ragged: bool
+    ragged: bool  # whether a sequence has fewer than all steps
     training: bool
 
     def __str__(self) -> str:
@@ -50,8 +43,7 @@ class RNNProblem(NamedTuple):
 class RNNStep(NamedTuple):
     """One step of a network on given sequences: a forward pass, or a gradient with regard to data or weights.
 
-    ``operands`` and ``written`` are the tensors of a run with their names, in the order of its pointers. The
-    last ``updated`` of those written are read as well. ``aligned`` is set if all pointers are aligned.
+    ``operands`` and ``written`` are the tensors of a run, in the order of its pointers.
     """
 
     name: str
@@ -61,8 +53,8 @@ class RNNStep(NamedTuple):
     padding: float
     operands: tuple[tuple[str, TensorSpec], ...] = ()
     written: tuple[tuple[str, TensorSpec], ...] = ()
-    updated: int = 0
-    aligned: bool = True
+    updated: int = 0  # the last ones of those written are read as well
+    aligned: bool = True  # whether all pointers are
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:

@@ -53,11 +53,7 @@ class ScaledAttentionResult(NamedTuple, Generic[T]):
 @titled("attention of float8")
 @writes("y", "stats", "amax")
 class ScaledAttentionProblem(NamedTuple):
-    """Attention of float8 operands. Operands and results that a call lacks are None.
-
-    The specs are in the order of a run's pointers. ``lengths_q`` and ``lengths_kv`` are operands of kernels
-    only: the numbers of queries and keys of each sequence.
-    """
+    """Attention of float8 operands, in the order of a run's pointers; those that a call lacks are None."""
 
     q: TensorSpec
     k: TensorSpec
@@ -68,8 +64,8 @@ class ScaledAttentionProblem(NamedTuple):
     descale_s: TensorSpec | None
     scale_s: TensorSpec | None
     scale_o: TensorSpec | None
-    lengths_q: TensorSpec | None
-    lengths_kv: TensorSpec | None
+    lengths_q: TensorSpec | None  # for kernels only: the queries of each sequence
+    lengths_kv: TensorSpec | None  # the keys
     y: TensorSpec
     stats: TensorSpec | None
     amax: TensorSpec | None

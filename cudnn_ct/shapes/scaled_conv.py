@@ -51,21 +51,17 @@ class ConvParameters(NamedTuple):
 @titled("convolution with scale and bias")
 @writes("y")
 class ScaledConv(NamedTuple):
-    """``y = act(conv(x, w) * scale + bias + z)``.
-
-    ``scale`` and ``bias`` have the shape (1, K, 1, ...), ``z`` that of y; it may be absent. ``coefficient``
-    is the ceiling of a clipped relu and the alpha of elu.
-    """
+    """``y = act(conv(x, w) * scale + bias + z)``."""
 
     x: TensorSpec
     w: TensorSpec
-    scale: TensorSpec
+    scale: TensorSpec  # of shape (1, K, 1, ...), as ``bias``
     bias: TensorSpec
-    z: TensorSpec | None
+    z: TensorSpec | None  # of the shape of y
     y: TensorSpec
     parameters: ConvParameters
     activation: FusedActivation = "relu"
-    coefficient: float = 0.0
+    coefficient: float = 0.0  # the ceiling of a clipped relu, the alpha of elu
     aligned: bool = True
 
     @property
@@ -121,19 +117,16 @@ class ScaledConvResult(NamedTuple, Generic[T]):
 @titled("convolution of float8")
 @writes("y", "amax")
 class Float8Conv(NamedTuple):
-    """``y = scale * act(descale_x * descale_w * conv(x, w) + bias)``.
-
-    ``bias`` has the shape (1, K, 1, ...). ``amax`` is the largest magnitude before ``scale``.
-    """
+    """``y = scale * act(descale_x * descale_w * conv(x, w) + bias)``."""
 
     x: TensorSpec
     w: TensorSpec
-    bias: TensorSpec | None
+    bias: TensorSpec | None  # of shape (1, K, 1, ...)
     descale_x: TensorSpec | None
     descale_w: TensorSpec | None
     scale: TensorSpec | None
     y: TensorSpec
-    amax: TensorSpec | None
+    amax: TensorSpec | None  # the largest magnitude before ``scale``
     parameters: ConvParameters
     activation: MatmulActivation = "identity"
     aligned: bool = True

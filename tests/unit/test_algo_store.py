@@ -177,7 +177,7 @@ BAD_FILES: dict[str, Callable[[Path], object]] = {
 def test_store_skips_a_bad_file_with_one_warning(path: Path, bad: str) -> None:
     made = Store(path)
     made.load({"key": CHOICE, "other": CHOICE})
-    file = path / autotune_store._name("key")
+    file = path / Store(path).file_name("key")
     BAD_FILES[bad](file)
     with one_warning(f"malformed file, {file.name}"):
         assert made.get("key") is None

@@ -27,7 +27,7 @@ from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 from cudnn_ct.cli.table import in_bytes
 from cudnn_ct.errors import AllocationError, CudnnError, CudnnWarning, NotSupportedError
 from cudnn_ct.graph.plan_file import StoredPlan, encode
-from cudnn_ct.graph.plan_store import file_name, folder_store
+from cudnn_ct.graph.plan_store import folder_store
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -217,7 +217,7 @@ def test_cache_commands_show_and_clear_compiled_plans(cache: Path, tmp_path: Pat
     assert row in json.loads(run("show", "--json"))["plans"]
     file = tmp_path / "plans.file"
     assert run("export-plans", str(file)) == f"wrote 2 compiled plans to {file}\n"
-    damaged = cache / "plans" / file_name(key)
+    damaged = cache / "plans" / folder_store().file_name(key)
     damaged.write_bytes(damaged.read_bytes()[:-1])
     assert run("clear").endswith("deleted 0 tuned algorithms and 1 compiled plans\n")
     assert not list((cache / "plans").glob("*.plan_1"))

@@ -24,7 +24,7 @@ from cudnn_ct.graph import plan_store as module
 from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
 from cudnn_ct.graph.operations import Graph, Node, Tensor, node
 from cudnn_ct.graph.plan_file import FORMAT, StoredPlan, decode, encode
-from cudnn_ct.graph.plan_store import PlanStore, _imported, file_name
+from cudnn_ct.graph.plan_store import PlanStore, _imported
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans, read_requests
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.shapes.specs import TensorSpec
@@ -191,7 +191,7 @@ def test_store_returns_plans_by_their_whole_key(store: PlanStore) -> None:
     assert store.put(PLAN) == 1
     assert store.get(PLAN.key) == PLAN
     assert store.path is not None
-    os.rename(store.path / file_name(PLAN.key), store.path / file_name("another key"))
+    os.rename(store.path / store.file_name(PLAN.key), store.path / store.file_name("another key"))
     assert store.get("another key") is None
     assert store.clear() == 1
     assert store.entries() == []
@@ -201,7 +201,7 @@ def test_store_creates_folders_for_this_user_only(store: PlanStore) -> None:
     store.put(PLAN)
     assert store.path is not None
     assert store.path.stat().st_mode & 0o777 == 0o700
-    assert not (store.path / file_name(PLAN.key)).stat().st_mode & 0o022
+    assert not (store.path / store.file_name(PLAN.key)).stat().st_mode & 0o022
 
 
 def test_store_ignores_folders_that_are_world_writable(store: PlanStore) -> None:
@@ -226,7 +226,7 @@ def test_store_deletes_the_least_recently_used_plans_beyond_its_limit(
     assert store.path is not None
     for number in range(4):
         store.put(plan(number, 2_000))
-        os.utime(store.path / file_name(f"plan {number}"), (number, number))
+        os.utime(store.path / store.file_name(f"plan {number}"), (number, number))
     assert store.get("plan 0") is not None  # used now
     store.put(plan(4, 3_000))
     assert [entry.key for entry in store.entries()][-1] == "plan 4"
@@ -253,7 +253,7 @@ def test_lock_is_given_up_when_the_file_system_has_none(
 def test_clear_deletes_what_a_killed_writer_left(store: PlanStore) -> None:
     store.put(PLAN)
     assert store.path is not None
-    left = store.path / f".{file_name('other')}.1.2"
+    left = store.path / f".{store.file_name('other')}.1.2"
     left.write_bytes(b"a part")
     assert [entry.key for entry in store.entries()] == [PLAN.key]
     assert store.clear() == 1
@@ -263,7 +263,7 @@ def test_clear_deletes_what_a_killed_writer_left(store: PlanStore) -> None:
 def test_plan_file_that_links_to_itself_is_a_warning(store: PlanStore) -> None:
     store.put(PLAN)
     assert store.path is not None
-    file = store.path / file_name("loop")
+    file = store.path / store.file_name("loop")
     file.symlink_to(file)
     with pytest.warns(CudnnWarning, match="cannot be written"):
         assert store.put(plan("loop", 10)) == 0

@@ -41,10 +41,7 @@ from .._fallback import Implementation
 from .._operands import stream_of
 from .._operation import Operation
 from .._sequences import DeviceInts, not_on_stream
-from .legacy import CTCState
-from .legacy import ctc_loss as ctc_plan
-from .legacy import ctc_loss_of_host_labels as ctc_plan_of_host_labels
-from .legacy import ctc_loss_without_steps as ctc_plan_without_steps
+from .legacy import PLANS, CTCState, without_steps
 
 MAX_COPIES = 64  # copies of labels and lengths that a thread keeps on the device
 
@@ -151,31 +148,25 @@ def ctc_loss(
         return CTCLoss(*execute(OPERATION, names, operands, params, outs=outs, stream=where, state=state))
 
 
-_IMPLEMENTATIONS = (ctc_plan, ctc_plan_of_host_labels)
-
 OPERATION = Operation(
     "a CTC loss",
     ctc_problem,
     (
-        Implementation(ctc_plan_without_steps),
-        *(Implementation(make, aligned=True) for make in _IMPLEMENTATIONS),
-        *(Implementation(on_float32(make, "float16", "bfloat16")) for make in _IMPLEMENTATIONS),
+        Implementation(without_steps),
+        *(Implementation(make, aligned=True) for make in PLANS),
+        *(Implementation(on_float32(make, "float16", "bfloat16")) for make in PLANS),
     ),
     written=("out.loss", "out.gradient"),
 )
 
 
 class _Targets(NamedTuple):
-    """Labels, label lengths and input lengths as cuDNN takes them.
+    """Labels, label lengths and input lengths as cuDNN takes them."""
 
-    ``arrays`` are on the device, ``host`` the same as C arrays. ``room`` is the number of labels that the
-    descriptor is made for. Sequences that cuDNN cannot compute are replaced by others; ``repairs`` has them.
-    """
-
-    arrays: tuple[DeviceArray, ...]
-    host: tuple[Any, ...]
-    room: int
-    repairs: CTCRepairs
+    arrays: tuple[DeviceArray, ...]  # on the device
+    host: tuple[Any, ...]  # the same as C arrays
+    room: int  # the number of labels that the descriptor is made for
+    repairs: CTCRepairs  # the sequences that cuDNN cannot compute, which others replace
 
 
 def _targets(ctx: Context, shape: Shape, values: tuple[Any, ...], spec: CTCSpec) -> _Targets:

@@ -43,23 +43,13 @@ class CTCState(CallState):
         self.host = host
 
 
-def ctc_loss_without_steps(problem: CTCProblem, _: Context) -> Plan | None:
+def without_steps(problem: CTCProblem, _: Context) -> Plan | None:
     """Return a plan for logits without elements, whose losses are known."""
     return None if problem.logits.size else chained((), _known_results(problem), NO_STEP)
 
 
-def ctc_loss(problem: CTCProblem, context: Context) -> Plan | None:
-    """``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
-    return _with_repairs(problem, context, _device_plan)
-
-
-def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan | None:
-    """``cudnnCTCLoss``: labels and lengths are read on the host, at the call."""
-    return _with_repairs(problem, context, _host_plan)
-
-
 def _with_repairs(
-    problem: CTCProblem, context: Context, make: Callable[[CTCProblem, Context], Plan]
+    make: Callable[[CTCProblem, Context], Plan], problem: CTCProblem, context: Context
 ) -> Plan | None:
     """Return a plan of a C call between the steps that correct its results."""
     tensors = problem.logits, problem.loss, problem.gradient
@@ -161,7 +151,6 @@ def _known_results(problem: CTCProblem) -> list[Step]:
 
 
 def _zero_from(end: int, x: TensorSpec) -> Plan:
-    """Fill the steps from ``end`` on."""
     offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
     return sliced([(zero_plan(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
 
@@ -171,7 +160,6 @@ def _until(end: int, spec: TensorSpec) -> TensorSpec:
 
 
 def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
-    """Group sequences by their number of steps."""
     found: dict[int, list[int]] = {}
     for sequence, end in pairs:
         found.setdefault(end, []).append(sequence)
@@ -179,7 +167,6 @@ def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
 
 
 def _blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
-    """Copy the probabilities of the blank to the first label."""
     return sliced([(copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
 
 
@@ -235,13 +222,12 @@ def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:
 
 
 def _loss_arguments(problem: CTCProblem) -> tuple[CTCLossAlgo, CTCLossDescriptor, TensorDescriptor]:
-    """Return the arguments that both C functions for CTC losses have."""
     loss, tensor = CTCLossDescriptor.cached(problem.ctc), TensorDescriptor.cached(problem.logits)
     return CTCLossAlgo[problem.algo.upper()], loss, tensor
 
 
 def _device_plan(problem: CTCProblem, context: Context) -> FunctionPlan:
-    """Return one ``cudnnCTCLoss_v8``."""
+    """Return one ``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
     algo, loss, tensor = _loss_arguments(problem)
     size = ctypes.c_size_t()
     context.library.cudnnGetCTCLossWorkspaceSize_v8(
@@ -282,3 +268,6 @@ def _host_plan(problem: CTCProblem, _: Context) -> FunctionPlan:
         )
 
     return FunctionPlan(f"cudnnCTCLoss, {algo.name.lower()}, labels on the host", run)
+
+
+PLANS = partial(_with_repairs, _device_plan), partial(_with_repairs, _host_plan)

@@ -34,15 +34,11 @@ from ..softmax import softmax_of_rows, softmax_plan
 
 
 class _Limits(NamedTuple):
-    """The least logarithm of a probability that cuDNN gets, and the error that is accepted for it.
+    """The least logarithm of a probability that cuDNN gets, and the error that is accepted for it."""
 
-    ``least`` keeps some digits in subnormal numbers: exp(-95) is 3,945 times the smallest float32.
-    ``largest`` times 2 overflows.
-    """
-
-    least: float
+    least: float  # keeps some digits in subnormal numbers: exp(-95) is 3,945 times the smallest float32
     tolerance: float
-    largest: float
+    largest: float  # times 2, it overflows
 
 
 _LIMITS = {"float32": _Limits(-95.0, 1e-5, 2e38), "float64": _Limits(-700.0, 1e-11, 1e308)}

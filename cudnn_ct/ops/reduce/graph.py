@@ -127,17 +127,13 @@ PIECES, PIECE = 1024, 256  # max number of pieces per row, and min elements per 
 
 
 class GraphReduction(NamedTuple):
-    """Graph form of a reduction: the operator, and a pointwise operation ``before`` it.
-
-    ``again`` combines partial results, and ``root`` adds a square root at the end. ``only`` names the one
-    axis of a matrix that may be kept; None allows all.
-    """
+    """Graph form of a reduction: the operator, and a pointwise operation ``before`` it."""
 
     operator: str
     before: str = ""
-    again: ReduceOp = "add"
-    root: bool = False
-    only: str | None = None
+    again: ReduceOp = "add"  # combines partial results
+    root: bool = False  # whether a square root follows
+    only: str | None = None  # the one axis of a matrix that may be kept; None allows all
 
 
 # The extremes skip NaN, so NaN is propagated separately. Maxima over columns start from the lowest number.
@@ -153,10 +149,7 @@ FORMS = {
 
 
 class MatrixView(NamedTuple):
-    """A contiguous matrix, the axis that is ``kept`` ("rows", "columns" or ""), and an optional second pass.
-
-    ``again`` is the shape of partial results and the axis to reduce in a second pass.
-    """
+    """A contiguous matrix, its axis "rows", "columns" or "", and shape and axis of a second pass, if any."""
 
     rows: int
     columns: int

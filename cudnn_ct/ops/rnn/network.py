@@ -71,10 +71,7 @@ class HasNetwork:
 
 
 class RNNState(CallState):
-    """The state of a pass: the memory of its reserve, its dropout state, and the algorithm that ran.
-
-    ``network`` is given for a training pass, ``memory`` for a gradient.
-    """
+    """The state of a pass; ``network`` is given for a training pass, ``memory`` for a gradient."""
 
     __slots__ = ("_network", "_training", "algorithm", "dropout", "memory")
 

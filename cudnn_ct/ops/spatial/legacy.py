@@ -101,7 +101,6 @@ def _for_parts(pieces: list[tuple[Any, tuple[int, ...]]]) -> Plan:
 
 
 def _grid_call(problem: LayerProblem[None], operand: TensorSpec, result: TensorSpec) -> FunctionPlan:
-    """Return ``cudnnSpatialTfGridGeneratorForward``, or ``cudnnSpatialTfGridGeneratorBackward``."""
     n, height, width, _ = (operand if problem.dx else result).shape
     transformer = _transformer((n, 1, height, width), operand, result)
     function = f"cudnnSpatialTfGridGenerator{'Backward' if problem.dx else 'Forward'}"
@@ -142,7 +141,6 @@ def _sample_call(*specs: TensorSpec, added: bool) -> FunctionPlan:
 
 
 def _transformer(shape: Shape, *grids: TensorSpec) -> SpatialTransformerDescriptor:
-    """Return the descriptor for images of a shape."""
     for spec in grids:
         if "nchw" not in spec.layouts:
             raise NotSupportedError(f"cuDNN requires contiguous grids and affine matrices: got {spec}")

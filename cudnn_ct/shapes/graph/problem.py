@@ -11,15 +11,12 @@ Role = Literal["input", "virtual", "output", "constant"]
 
 
 class GraphValue(NamedTuple):
-    """A tensor of a graph.
-
-    An input or an output has memory, a virtual tensor has none, and a constant is passed by ``value``.
-    """
+    """A tensor of a graph: an input or an output has memory, a virtual tensor has none."""
 
     name: str
     spec: TensorSpec
     role: Role
-    value: float | int | None = None
+    value: float | int | None = None  # of a constant
 
 
 class GraphNode(NamedTuple):

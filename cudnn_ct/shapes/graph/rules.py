@@ -12,15 +12,12 @@ Specs = Mapping[str, TensorSpec]
 
 
 class Result(NamedTuple):
-    """A result: its shape, its dtype if the operation determines it, and the spec whose axis order it takes.
-
-    ``stored`` is the dtype of the result as an output, if it differs from that of the graph's first input.
-    """
+    """A result: its shape, and what the operation determines besides."""
 
     shape: Shape
-    dtype: str = ""
-    like: TensorSpec | None = None
-    stored: str = ""
+    dtype: str = ""  # if the operation determines it
+    like: TensorSpec | None = None  # whose axis order the result takes
+    stored: str = ""  # its dtype as an output, if not that of the graph's first input
 
     def spec(self, dtype: str) -> TensorSpec:
         """Return the spec of the result, with ``dtype`` unless the operation determines it."""
@@ -34,17 +31,15 @@ Infer = Callable[[Specs, dict[str, Any]], dict[str, Result]]
 class Kind(NamedTuple):
     """A kind of operation: the attributes of cuDNN for its operands and results, and its rule.
 
-    ``row`` is the row in ``graph.operations.OPERATIONS``, empty for a kind that is several operations of
-    cuDNN. ``compute`` is the attribute for the accumulation dtype, if it has one. ``since`` is the version of
-    cuDNN that introduced it. A result in ``optional`` is computed only if the caller asks for it.
+    A result in ``optional`` is computed only if the caller asks for it.
     """
 
-    row: str
+    row: str  # in ``graph.operations.OPERATIONS``; empty for several operations of cuDNN
     operands: dict[str, str]
     results: dict[str, str]
     infer: Infer
-    compute: str = ""
-    since: str = "9.0"
+    compute: str = ""  # the attribute for the accumulation dtype, if it has one
+    since: str = "9.0"  # the version of cuDNN that introduced it
 
 
 def described(roles: str) -> dict[str, str]:
