@@ -35,6 +35,15 @@ class Definition(ArithmeticMethods, ActivationMethods, ProductMethods, NormMetho
         operands = list(self._specs.items())[: -len(problem.results)]
         # Operands of calls may have larger strides than inputs of users.
         self.given = {name: self._new(TensorState(name, spec, "input")) for name, spec in operands}
+        self._converted = set[str]()
+
+    def converted(self, tensor: GraphTensor) -> GraphTensor:
+        """Return a tensor in the dtype that its product computes in, in the memory order that it has."""
+        made = self.identity(tensor)
+        state, strides = self._states[made._place], self._states[tensor._place].spec.strides
+        self._states[made._place] = state._replace(spec=state.spec._replace(strides=strides))
+        self._converted.add(state.name)
+        return made
 
     def graph(self, **results: GraphTensor) -> Graph:
         """Return the native graph of the results, with the operands in the order of a run's pointers."""
@@ -46,7 +55,9 @@ class Definition(ArithmeticMethods, ActivationMethods, ProductMethods, NormMetho
         # Engines compare strides, also those of tensors without memory.
         values = [
             value._replace(spec=value.spec._replace(strides=first.strides))
-            if value.role == "virtual" and value.spec.shape == first.shape
+            if value.role == "virtual"
+            and value.spec.shape == first.shape
+            and value.name not in self._converted
             else value
             for value in problem.values
         ]

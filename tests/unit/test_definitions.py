@@ -39,6 +39,21 @@ def test_definition_gives_tensors_without_memory_the_strides_of_the_result() -> 
     assert [spec.strides for spec in virtual] == [y.strides] * 2
 
 
+@pytest.mark.parametrize("columns", [8, 16])  # of the shape of the result, or not
+def test_definition_converts_weights_in_their_memory_order(columns: int) -> None:
+    specs = {
+        "a": TensorSpec.packed((2, 16, 16), "float16"),
+        "b": TensorSpec((2, 16, columns), (512, 24, 1), "int8"),
+        "b_scale": TensorSpec.packed((1, 1, columns), "float32"),
+    }
+    problem = matmul_problem(
+        specs | {"b_scale": TensorSpec.packed((columns,), "float32")}, (None,), None, 1.0, None, None
+    )
+    graph = matmul_graph(problem._replace(b_scale=specs["b_scale"]))
+    virtual = [one.spec for one in tensors_of_graph(graph).values() if one.virtual]
+    assert TensorSpec((2, 16, columns), (512, 24, 1), "float16") in virtual
+
+
 def test_definition_keeps_the_order_of_pointers() -> None:
     graph = product(1.0)
     assert [one.spec.shape for one in graph.operands] == [(2, 8, 16), (2, 16, 8), (2, 8, 8)]

@@ -34,7 +34,7 @@ def matmul_graph(problem: MatmulProblem) -> Graph:
     g = Definition(problem, problem.compute)
     a, b = g.given["a"], g.given["b"]
     if b.dtype == "int8" != a.dtype:  # each int8 is exact in half precision
-        b = g.identity(b)
+        b = g.converted(b)
     return graph_with_epilogue(g, problem, a @ b, problem.alpha)
 
 
