@@ -6,7 +6,9 @@ takes as long as the model itself at small batches.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -138,11 +140,18 @@ class _Block:
         self.rejected: dict[Any, str] = {}
 
 
+class _Caller:
+    """What a thread and the backward passes that it calls share: its innermost block."""
+
+    block: _Block | None = None
+
+
 class _Thread(threading.local):
     """The blocks of a thread, the innermost one, whether a call is being served, and the last report."""
 
     def __init__(self) -> None:
         self.block: _Block | None = None
+        self.caller: _Caller | None = None
         self.blocks: list[_Block] = []
         self.inside = False
         self.last = Report()
@@ -154,24 +163,36 @@ _IN_BACKWARD = "cudnn_ct.torch.enable"  # torch passes objects of such keys on t
 
 def enter(block: _Block) -> None:
     """Make a block the innermost one of this thread."""
+    if _thread.caller is None:
+        _thread.caller = _passed_on(_Caller())
     _thread.blocks.append(block)
     _thread.block, _thread.last = block, block.report
-    torch._C._stash_obj_in_tls(_IN_BACKWARD, block)
+    _thread.caller.block = block
 
 
 def leave() -> None:
     """End the innermost block of this thread."""
     _thread.blocks.pop()
     _thread.block = _thread.blocks[-1] if _thread.blocks else None
-    torch._C._stash_obj_in_tls(_IN_BACKWARD, _thread.block)
+    assert _thread.caller is not None
+    _thread.caller.block = _thread.block
 
 
 def block_of_backward() -> _Block | None:
     """Return the block in which the backward pass was called that runs in this thread."""
     if _thread.blocks or not torch._C._is_key_in_tls(_IN_BACKWARD):
         return None
-    found: _Block | None = torch._C._get_obj_in_tls(_IN_BACKWARD)
-    return found
+    caller: _Caller = torch._C._get_obj_in_tls(_IN_BACKWARD)
+    return caller.block
+
+
+def _passed_on(caller: _Caller) -> _Caller:
+    """Have torch pass on a caller to the threads of backward passes."""
+    count = sys.getrefcount(caller)
+    torch._C._stash_obj_in_tls(_IN_BACKWARD, caller)
+    if sys.getrefcount(caller) == count:  # some versions of torch drop a reference that they did not count
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(caller))
+    return caller
 
 
 # --- calls -------------------------------------------------------------------------------------------------

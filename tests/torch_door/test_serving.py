@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -349,3 +350,22 @@ def test_batch_norm_with_parameters_of_half_precision_has_gradients(cpu: None) -
     assert [one.dtype for one in found] == [torch.float16] * 3
     for one, two in zip(found, expected, strict=True):
         torch.testing.assert_close(one.float(), two.float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_torch_owns_a_reference_to_what_it_passes_on(monkeypatch: pytest.MonkeyPatch, counts: bool) -> None:
+    kept: list[Any] = []
+    stash = (lambda _, caller: kept.append(caller)) if counts else (lambda *_: None)
+    monkeypatch.setattr(torch._C, "_stash_obj_in_tls", stash)
+    caller = serving._Caller()
+    before = sys.getrefcount(caller)
+    serving._passed_on(caller)
+    assert sys.getrefcount(caller) == before + 1
+
+
+def test_blocks_that_have_ended_are_not_kept(cpu: None) -> None:
+    ended: list[Any] = []
+    for _ in range(3):
+        with ctt.enable():
+            ended.append(weakref.ref(serving._thread.block))
+    assert [one() for one in ended] == [None] * 3
