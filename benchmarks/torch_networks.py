@@ -2,7 +2,8 @@
 
     python benchmarks/torch_networks.py [--part host enabled fused training start memory] [--json OUT]
 
-``enabled`` is the inference of unchanged models under `enable()`, compared with eager and cudnn.benchmark.
+``enabled`` is the inference of unchanged models under `enable(rebind=True)`, compared with eager and
+cudnn.benchmark.
 ``fused`` is that after `fuse()`, both under ``reduce-overhead``, and compared with ``max-autotune``.
 ``training`` is a step with gradients of all weights, compiled inside `enable()`, compared with eager and with
 ``reduce-overhead``. ``start`` is the time of a process until its first step. The results are compared first;
@@ -169,7 +170,7 @@ ENABLED = (
 
 
 def enabled(*, rounds: int, **_: Any) -> Iterator[Row]:
-    """Yield the inference of unchanged models under `enable()`."""
+    """Yield the inference of unchanged models under `enable(rebind=True)`."""
     pairs = {f"{name}, batch {batch} ({kind})": partial(served, name, batch) for name, batch, kind in ENABLED}
     yield from rows_of(pairs, rounds)
 
@@ -182,7 +183,7 @@ def served(name: str, batch: int) -> Pair:
     torch.backends.cudnn.benchmark = True
     model, shape = MODELS[name]()
     x = input_of(shape, batch)
-    under = ctt.enable()(model.forward)
+    under = ctt.enable(rebind=True)(model.forward)
     return Pair(lambda: under(x), lambda: model(x), near=5e-2)
 
 

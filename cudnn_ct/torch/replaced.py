@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
+import types
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -24,7 +27,7 @@ class Replaced:
     """
 
     def __init__(self, pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
-        self._pairs = {id(pair[0]): pair for pair in pairs}
+        self._pairs = {id(one): pair for pair in pairs for one in pair}
         self._lock, self._blocks = threading.Lock(), 0
         self._places = {
             (owner, pair[0].__name__): pair
@@ -40,10 +43,12 @@ class Replaced:
         """Bind the names to replacements if this block is the only one."""
         with self._lock:
             if not self._blocks:
+                importlib.import_module("torch._dynamo")  # it makes tables of functions by their names
                 self._find()
-                for (owner, name), (_, replacement) in self._places.items():
-                    if owner is not Tensor or name not in vars(Tensor):
-                        setattr(owner, name, replacement)
+                for (owner, name), (original, replacement) in self._places.items():
+                    if getattr(owner, name, None) is original:  # and not to something else meanwhile
+                        with suppress(AttributeError, TypeError):  # the module is read-only
+                            setattr(owner, name, replacement)
             self._blocks += 1
 
     def end(self) -> None:
@@ -52,14 +57,16 @@ class Replaced:
             self._blocks -= 1
             if self._blocks:
                 return
+            self._rebound += 1
+            if len(sys.modules) != self._count:
+                self._find()  # modules that were imported in the block have replacements
             for (owner, name), (original, replacement) in self._places.items():
                 if vars(owner).get(name) is not replacement:
-                    continue  # somebody else has bound it meanwhile
+                    continue
                 if owner is not Tensor:
                     setattr(owner, name, original)
-                elif self._rebound < MOST_REBOUND:
+                elif self._rebound <= MOST_REBOUND:
                     delattr(owner, name)
-            self._rebound += 1
 
     def _find(self) -> None:
         """Find the names of modules that were not seen before; those of a program may change at any time."""
@@ -74,12 +81,12 @@ class Replaced:
 
     def _take(self, name: str, module: Any) -> None:
         """Take the names of a module that are bound to the functions; of torch only modules for models."""
-        inner = name.startswith(("torch.", "cudnn_ct.")) and name not in _OF_TORCH
-        names = getattr(module, "__dict__", None)
-        if names and not inner and getattr(module, "__name__", "") == name:
-            for bound, value in list(names.items()):
-                if id(value) in self._pairs:
-                    self._places[module, bound] = self._pairs[id(value)]
+        known = name.startswith(("torch.", "cudnn_ct.")) and name not in _OF_TORCH
+        if known or not isinstance(module, types.ModuleType):
+            return
+        for bound, value in list(vars(module).items()):
+            if id(value) in self._pairs:
+                self._places[module, bound] = self._pairs[id(value)]
 
 
 _OF_TORCH = ("torch.nn.functional", "torch.backends.mha")

@@ -52,6 +52,7 @@ def _conv(axes: int) -> Callable[..., Tensor]:
         groups: int = 1,
     ) -> Tensor:
         _unless(input.dim() != axes + 2, "no batch axis")
+        _unless(padding == "same" and stride not in (1, (1,) * axes, [1] * axes), 'a stride with "same"')
         _same_dtype(input, weight, bias)
         geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         return conv(input, weight, bias, **geometry)
@@ -86,8 +87,9 @@ def _max_pool(axes: int) -> Callable[..., Tensor]:
         padding: Any = 0,
         dilation: Any = 1,
         ceil_mode: bool = False,
-        return_indices: bool = False,  # noqa: ARG001 - torch has another function for it
+        return_indices: bool = False,
     ) -> Tensor:
+        _unless(return_indices, "indices are not computed")
         spread = (dilation,) if isinstance(dilation, int) else dilation
         _unless(any(step != 1 for step in spread), "dilation is not supported")
         _unless(ceil_mode, "ceil_mode is not supported")
@@ -120,8 +122,8 @@ def _average_pool(axes: int) -> Callable[..., Tensor]:
 
 def _global_average(axes: int) -> Callable[..., Tensor]:
     def serve(input: Tensor, output_size: Any) -> Tensor:
-        sizes = (output_size,) if isinstance(output_size, int) else tuple(output_size)
-        _unless(any(size != 1 for size in sizes), "only an average of whole images is supported")
+        sizes = (output_size,) * axes if isinstance(output_size, int) else tuple(output_size)
+        _unless(sizes != (1,) * axes, "only an average of whole images is supported")
         _unless(input.dim() != axes + 2, "no batch axis")
         _same_dtype(input)
         return pool(input, tuple(input.shape[2:]), mode="average_inc_pad")
@@ -193,7 +195,7 @@ def _instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     _unless(running_mean is not None or running_var is not None or not use_input_stats, "running statistics")
-    _unless(input.dim() < 3, "no spatial axes")
+    _unless(input.dim() < 3 or input.shape[2:].numel() == 1, "no spatial axes, or one element")
     _norm_parameters(input, weight, bias)
     assert weight is not None
     assert bias is not None
@@ -225,6 +227,8 @@ def _rms_norm(
     input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     _row_parameters(input, normalized_shape, weight, None)
+    # Versions of torch differ in the default for half precision.
+    _unless(eps is None and input.dtype in _HALF, "eps is not given")
     assert weight is not None
     return rms_norm(input, weight, eps=torch.finfo(input.dtype).eps if eps is None else eps)
 
@@ -238,7 +242,7 @@ def _softmax(log: bool) -> Callable[..., Tensor]:
             dtype = _stacklevel
         _unless(dim is None, "no dim")
         _unless(dtype is not None, "dtype is given")
-        _unless(input.dim() == 0, "no axes")
+        _unless(type(dim) is not int or not -input.dim() <= dim < input.dim(), "dim is not an axis")
         _same_dtype(input)
         assert dim is not None
         return softmax(input, dim, log=log)
@@ -267,6 +271,7 @@ def _attention(
     _unless(query.shape[1] != key.shape[1] and not enable_gqa, "heads are broadcast")
     _unless(scale is not None and scale <= 0, "scale is not positive")
     if attn_mask is not None:
+        _unless(is_causal or attn_mask.dim() < 2, "a mask besides is_causal, or of one axis")
         _unless(attn_mask.requires_grad, "the mask requires a gradient")
         _unless(attn_mask.shape[-1] != key.shape[2] or attn_mask.dim() > 4, "the mask is broadcast over keys")
         attn_mask = attn_mask.reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
@@ -298,7 +303,8 @@ def _multi_head_attention(
     _unless(need_weights, "weights are needed")
     _unless(key is not query or value is not query, "not self-attention")
     _unless(query.dim() != 3, "no batch axis")
-    _unless(key_padding_mask is not None or attn_mask is not None, "masks are not supported")
+    masked = key_padding_mask is not None or attn_mask is not None or rest.get("is_causal")
+    _unless(masked, "masks are not supported")
     _unless(use_separate_proj_weight or bias_k is not None or bias_v is not None, "separate projections")
     _unless(add_zero_attn, "add_zero_attn is not supported")
     _unless(any(rest.get(name) is not None for name in ("static_k", "static_v")), "static keys")

@@ -1,7 +1,7 @@
-"""The operators in unchanged models: functions in the places of torch's, and a report of their calls.
+"""The operators in unchanged models: a mode of torch that serves its functions, and a report of its calls.
 
-A mode of torch would see the same calls, and call Python for every other function of a model as well, which
-takes as long as the model itself at small batches.
+A mode calls Python for every function of a model, which takes as long as the model itself at small batches.
+Blocks can bind the names of the served functions instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from contextlib import ContextDecorator
 from typing import Any, Self
 
 import torch
+from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
 
 from ..errors import NotSupportedError
 from .replaced import Replaced, is_method
@@ -74,6 +76,13 @@ class enable(ContextDecorator):
     skip : sequence of str
         Groups that are left to torch: of "attention", "batch_norm", "conv", "conv_transpose", "gru",
         "instance_norm", "layer_norm", "lstm", "pool", "rms_norm", "rnn", "softmax".
+    rebind : bool
+        Bind the names of the served functions in modules, such as ``torch.nn.functional.conv2d``, to others
+        while there are such blocks, instead of entering a mode of torch: calls of other functions cost
+        nothing then. Other threads see these names, too: their calls take what they took before, but the
+        functions are other objects, so that ``torch.jit.script`` and pickles of the functions fail.
+        Functions that were kept elsewhere, such as in a list, are not served, nor are methods of tensors in
+        compiled programs.
 
     Raises
     ------
@@ -82,11 +91,6 @@ class enable(ContextDecorator):
 
     Notes
     -----
-    During a block, names of modules that are bound to a served function of torch are bound to one that serves
-    the calls of this thread. A function that was kept elsewhere before, such as in a list or a default
-    argument, is not served. ``torch.jit.script`` does not accept the served functions: script a model outside
-    the block.
-
     A model that is compiled inside the block has the operators in its graphs. One that was compiled before is
     compiled again. Calls are not counted while a program is traced or compiled.
 
@@ -97,21 +101,29 @@ class enable(ContextDecorator):
     >>> print(block.report())
     """
 
-    def __init__(self, *, skip: Sequence[str] = ()) -> None:
+    def __init__(self, *, skip: Sequence[str] = (), rebind: bool = False) -> None:
         for group in skip:
             if group not in GROUPS:
                 raise ValueError(f"skip has an unknown group: got {group!r}, expected of {', '.join(GROUPS)}")
-        self._skip = frozenset(skip)
+        self._skip, self._rebind = frozenset(skip), rebind
         self._report = Report()
 
     def __enter__(self) -> Self:
-        _replaced.begin()
-        enter(_Block(self._skip, self._report))
+        block = _Block(self._skip, self._report, None if self._rebind else _Serving())
+        if block.mode is None:
+            _replaced.begin()
+        else:
+            block.mode.block = block
+            block.mode.__enter__()
+        enter(block)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        leave()
-        _replaced.end()
+        block = leave()
+        if block.mode is None:
+            _replaced.end()
+        else:
+            block.mode.__exit__(*error)
 
     def report(self) -> Report:
         """Return the calls of all blocks and calls of this object."""
@@ -133,10 +145,10 @@ def report() -> Report:
 
 
 class _Block:
-    """A block: the groups that it skips, its report, and the calls that cuDNN has rejected."""
+    """A block: the groups that it skips, its report, its mode, and the calls that cuDNN has rejected."""
 
-    def __init__(self, skip: frozenset[str], made: Report) -> None:
-        self.skip, self.report = skip, made
+    def __init__(self, skip: frozenset[str], made: Report, mode: _Serving | None) -> None:
+        self.skip, self.report, self.mode = skip, made, mode
         self.rejected: dict[Any, str] = {}
 
 
@@ -147,13 +159,13 @@ class _Caller:
 
 
 class _Thread(threading.local):
-    """The blocks of a thread, the innermost one, whether a call is being served, and the last report."""
+    """The blocks of a thread, the innermost one if it binds names, and the last report."""
 
     def __init__(self) -> None:
         self.block: _Block | None = None
         self.caller: _Caller | None = None
         self.blocks: list[_Block] = []
-        self.inside = False
+        self.inside = False  # whether a replacement runs
         self.last = Report()
 
 
@@ -163,19 +175,26 @@ _IN_BACKWARD = "cudnn_ct.torch.enable"  # torch passes objects of such keys on t
 
 def enter(block: _Block) -> None:
     """Make a block the innermost one of this thread."""
-    if _thread.caller is None:
-        _thread.caller = _passed_on(_Caller())
     _thread.blocks.append(block)
-    _thread.block, _thread.last = block, block.report
-    _thread.caller.block = block
+    _thread.last = block.report
+    _bind()
 
 
-def leave() -> None:
-    """End the innermost block of this thread."""
-    _thread.blocks.pop()
-    _thread.block = _thread.blocks[-1] if _thread.blocks else None
-    assert _thread.caller is not None
-    _thread.caller.block = _thread.block
+def leave() -> _Block:
+    """End the innermost block of this thread, and return it."""
+    block = _thread.blocks.pop()
+    _bind()
+    return block
+
+
+def _bind() -> None:
+    """Have replacements serve for the innermost block, unless it is a mode."""
+    innermost = _thread.blocks[-1] if _thread.blocks else None
+    _thread.block = innermost if innermost and innermost.mode is None else None
+    if _thread.caller is None and _thread.block is not None:
+        _thread.caller = _passed_on(_Caller())
+    if _thread.caller is not None:
+        _thread.caller.block = _thread.block
 
 
 def block_of_backward() -> _Block | None:
@@ -195,10 +214,32 @@ def _passed_on(caller: _Caller) -> _Caller:
     return caller
 
 
+class _Serving(TorchFunctionMode):  # type: ignore[misc]
+    """The mode of a block."""
+
+    block: _Block
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        rule = RULES.get(func)
+        if rule is None or rule[0] in self.block.skip:
+            return func(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return _traced(func, rule[1], args, kwargs)
+        if _thread.blocks and _thread.blocks[-1] is not self.block:  # an outer block
+            return func(*args, **kwargs)
+        served = _served(self.block, func, args, kwargs)
+        return served[0] if served else func(*args, **kwargs)
+
+
 # --- calls -------------------------------------------------------------------------------------------------
 
 SERVED_DEVICES = ("cuda",)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # torch.compile calls methods with tensors of other types
+ARGUMENTS = (TypeError, ValueError, IndexError, NotImplementedError)
+NEWLINE = "\n"
 
 
 def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,12 +253,9 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(*args: Any, **kwargs: Any) -> Any:
         block = _thread.block
         if torch.compiler.is_compiling():
-            if method or block is None or group in block.skip or not _on_device(args, kwargs):
+            if method or block is None or group in block.skip:
                 return original(*args, **kwargs)
-            try:
-                return serve(*args, **kwargs)
-            except LeftToTorchError:
-                return original(*args, **kwargs)
+            return _traced(original, serve, args, kwargs)
         if block is None:
             block = block_of_backward()
         if block is None or _thread.inside or group in block.skip:
@@ -232,6 +270,16 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
             _thread.inside = False
 
     return replacement
+
+
+def _traced(func: Any, serve: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of a call that is traced by torch.compile."""
+    if not _on_device(args, kwargs):
+        return func(*args, **kwargs)
+    try:
+        return serve(*args, **kwargs)
+    except LeftToTorchError:
+        return func(*args, **kwargs)
 
 
 def _served(
@@ -250,12 +298,16 @@ def _served(
             raise LeftToTorchError("not on a CUDA device")
         if forward_ad._current_level >= 0:
             raise LeftToTorchError("forward-mode derivatives")
+        _check_types(args)
         result = serve(*args, **kwargs)
     except LeftToTorchError as error:
         report.left[group, str(error)] += 1
         return None
+    except ARGUMENTS as error:  # torch computes the call, or raises an error of its own
+        report.left[group, f"{type(error).__name__}: {str(error).partition(NEWLINE)[0]}"] += 1
+        return None
     except NotSupportedError as error:
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition(NEWLINE)[0]
         if len(rejected) >= MAX_REJECTED:
             rejected.clear()
         rejected[key or _facts(func, args, kwargs)] = reason
@@ -275,6 +327,21 @@ _get_fastpath_enabled = torch.backends.mha.get_fastpath_enabled
 _replaced = Replaced(
     [*((one, replacement_of(one)) for one in RULES), (_get_fastpath_enabled, fast_path_is_enabled)]
 )
+
+
+def _check_types(args: tuple[Any, ...]) -> None:
+    """Leave tensors that have functions of their own, and calls that torch.func differentiates."""
+    if _transformations() is not None:
+        levels = torch._C._functorch.get_interpreter_stack() or ()
+        if any(level.key() != TransformType.Vmap for level in levels):
+            raise LeftToTorchError("derivatives by torch.func")
+    for kind in map(type, args):
+        own = None if kind in _PLAIN else getattr(kind, "__torch_function__", None)
+        if own is not None and own is not torch._C._disabled_torch_function_impl:
+            raise LeftToTorchError(f"{kind.__name__} has functions of its own")
+
+
+_transformations = torch._C._functorch.peek_interpreter_stack
 
 
 def _on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -432,14 +432,15 @@ def _model(name: str) -> Any:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", [SINGLE, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_an_unchanged_model_has_the_results_of_torch(name: str, dtype: Any) -> None:
+@pytest.mark.parametrize("rebind", [False, True])
+def test_an_unchanged_model_has_the_results_of_torch(name: str, dtype: Any, rebind: bool) -> None:
     model, x = _model(name).eval(), torch.randn(2, 3, 64, 64, device="cuda")
     with torch.inference_mode():
         exact = model.double()(x.double()).cpu()
         model = model.to(dtype).to(memory_format=torch.channels_last)
         x = x.to(dtype).to(memory_format=torch.channels_last)
         theirs = model(x)
-        with ctt.enable() as block:
+        with ctt.enable(rebind=rebind) as block:
             ours = model(x)
     scale = float(exact.abs().max())
     noise = float((theirs.double().cpu() - exact).abs().max()) / scale
@@ -481,13 +482,14 @@ def test_a_served_training_step_has_the_gradients_and_memory_of_torch() -> None:
     assert our_peak <= 1.1 * peak, f"{our_peak} bytes, torch {peak}\n{block.report()}"
 
 
-def test_layers_that_a_backward_pass_computes_again_are_served() -> None:
+@pytest.mark.parametrize("rebind", [False, True])
+def test_layers_that_a_backward_pass_computes_again_are_served(rebind: bool) -> None:
     module, x = nn.Conv2d(3, 8, 3, device="cuda"), torch.randn(2, 3, 9, 9, device="cuda", requires_grad=True)
 
     def run(x: Any) -> Any:
         return F.softmax(module(x), 1)
 
-    with ctt.enable() as block:
+    with ctt.enable(rebind=rebind) as block:
         y = checkpoint(run, x, use_reentrant=False)
         y.square().sum().backward()
     served = {"conv": 2, "softmax": 1}  # torch leaves out what no gradient needs

@@ -8,6 +8,7 @@ import types
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -172,7 +173,7 @@ def test_a_decorated_function_is_served_each_time(cpu: None) -> None:
 
     run(1)
     run(0)
-    assert decorator.report().served == {"softmax": 3}
+    assert decorator.report().served == {"softmax": 3}, str(decorator.report())
 
 
 def test_a_model_compiled_in_a_block_has_the_operators(cpu: None) -> None:
@@ -228,7 +229,7 @@ def test_functions_that_a_module_imported_are_served(cpu: None, monkeypatch: pyt
     exec("from torch.nn.functional import softmax as probabilities", vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     own = module.probabilities
-    with ctt.enable() as block:
+    with ctt.enable(rebind=True) as block:
         module.probabilities(torch.randn(2, 3), 1)
     assert block.report().served == {"softmax": 1}
     assert module.probabilities is own
@@ -247,14 +248,14 @@ def test_names_of_torch_are_its_own_after_the_last_block(cpu: None, monkeypatch:
     enter, leave = threading.Event(), threading.Event()
 
     def run() -> None:
-        with ctt.enable():
+        with ctt.enable(rebind=True):
             enter.set()
             leave.wait(20)
 
     thread = threading.Thread(target=run)
     thread.start()
     enter.wait(20)
-    with pytest.raises(KeyError), ctt.enable():
+    with pytest.raises(KeyError), ctt.enable(rebind=True):
         raise KeyError
     assert [getattr(owner, name) for owner, name in places] != own  # the block of the thread needs them
     assert F.softmax(torch.zeros(1, 2), 1).tolist() == [[0.5, 0.5]]
@@ -280,7 +281,7 @@ def test_methods_of_tensors_are_bound_a_limited_number_of_times(cpu: None) -> No
 
 def test_a_name_that_was_bound_anew_in_a_block_is_kept(cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     own = F.softmax
-    with ctt.enable():
+    with ctt.enable(rebind=True):
         monkeypatch.setattr(F, "softmax", other := lambda x: x)
     assert F.softmax is other
     monkeypatch.setattr(F, "softmax", own)
@@ -290,7 +291,7 @@ def test_methods_of_tensors_are_left_to_torch_in_compiled_programs(cpu: None) ->
     torch._dynamo.reset()
     x = torch.randn(2, 3)
     compiled = torch.compile(lambda x: x.softmax(1), backend="aot_eager", fullgraph=True)
-    with ctt.enable() as block:
+    with ctt.enable(rebind=True) as block:
         torch.testing.assert_close(compiled(x), x.double().softmax(1).float())
     assert block.report().served == {"softmax": 1}  # the expected values
 
@@ -305,15 +306,15 @@ def test_a_compiled_program_obeys_the_block_of_its_thread(cpu: None) -> None:
 
     x = torch.empty(2, 3, device="meta")
     compiled = torch.compile(lambda x: F.softmax(x, 1), backend=backend, fullgraph=True)
-    with ctt.enable():
+    with ctt.enable(rebind=True):
         compiled(x)
         thread = threading.Thread(target=compiled, args=(x,))
         thread.start()
         thread.join()
-        with ctt.enable(skip=["softmax"]):
+        with ctt.enable(skip=["softmax"], rebind=True):
             compiled(x)
     for _ in range(12):  # more than torch's limit of compilations
-        with ctt.enable():
+        with ctt.enable(rebind=True):
             compiled(x)
         compiled(x)
     assert graphs[0]
@@ -366,6 +367,95 @@ def test_torch_owns_a_reference_to_what_it_passes_on(monkeypatch: pytest.MonkeyP
 def test_blocks_that_have_ended_are_not_kept(cpu: None) -> None:
     ended: list[Any] = []
     for _ in range(3):
-        with ctt.enable():
+        with ctt.enable(rebind=True):
             ended.append(weakref.ref(serving._thread.block))
     assert [one() for one in ended] == [None] * 3
+
+
+@pytest.fixture(params=[False, True], ids=["mode", "rebind"])
+def serves(cpu: None, request: pytest.FixtureRequest) -> Any:
+    """Enter a block of each kind."""
+    return lambda: ctt.enable(rebind=request.param)
+
+
+class Named(torch.Tensor):
+    """A tensor with a softmax of its own."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.softmax:
+            return "softmax of Named"
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.max_pool2d(x, 2, return_indices=True),
+        lambda x: F.rms_norm(torch.full((1, 8), 1e-2).half(), (8,), torch.ones(8).half()),
+        lambda x: torch.func.grad(lambda one: F.softmax(one, 1).square().sum())(x),
+        lambda x: torch.func.vmap(torch.func.grad(lambda one: F.softmax(one, 0).square().sum()))(x),
+        lambda x: F.softmax(x.as_subclass(Named), 1),
+        lambda x: torch.softmax(x, axis=1),
+        lambda x: torch.softmax(x, 1, out=torch.empty(0)),
+        lambda x: F.softmax(x, np.int64(1)),
+        lambda x: F.conv2d(x, torch.ones(4, 4, 3, 3), padding=np.int64(1)),
+        lambda x: F.conv2d(x, torch.ones(4, 4, 3, 3), padding="same", dilation=[2]),
+        lambda x: F.conv_transpose2d(x, torch.ones(4, 4, 3, 3), dilation=2, output_padding=1),
+        lambda x: F.batch_norm(x, None, None, torch.ones(4), torch.zeros(4), True, momentum=2.0),
+        lambda x: F.scaled_dot_product_attention(*(one.half() for one in (x[:1], x, x))),
+        lambda x: nn.MultiheadAttention(8, 2)(*[x[0]] * 3, need_weights=False)[0].shape,
+    ],
+)
+def test_a_call_of_any_spelling_has_the_result_of_torch(serves: Any, call: Any) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 4, 8, 8)
+    expected = call(x)
+    with serves():
+        found = call(x)
+    assert type(found) is type(expected)
+    if not isinstance(expected, str | torch.Size):
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.softmax(x, 7),
+        lambda x: F.conv2d(x, torch.ones(4, 4, 3, 3), padding="same", stride=2),
+        lambda x: F.adaptive_avg_pool2d(x, (1,)),
+        lambda x: F.instance_norm(x[:, :, :1, :1], weight=torch.ones(4), bias=torch.ones(4)),
+        lambda x: nn.MultiheadAttention(8, 2).half()(*[x[0].half()] * 3, need_weights=False, is_causal=True),
+    ],
+)
+def test_a_wrong_call_has_the_error_of_torch(serves: Any, call: Any) -> None:
+    x = torch.randn(2, 4, 8, 8)
+    with pytest.raises((RuntimeError, ValueError, IndexError, AssertionError)) as expected:
+        call(x)
+    with serves(), pytest.raises(type(expected.value)) as found:
+        call(x)
+    assert str(found.value) == str(expected.value)
+
+
+def test_a_name_that_a_program_has_bound_anew_is_not_served(
+    cpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ctt.enable(rebind=True):
+        pass
+    monkeypatch.setattr(F, "layer_norm", lambda *_: "own")
+    with ctt.enable(rebind=True) as block:
+        assert F.layer_norm(torch.ones(2), (2,)) == "own"
+    assert F.layer_norm(torch.ones(2), (2,)) == "own"
+    assert not block.report().served
+
+
+def test_modules_that_are_imported_in_a_block_have_the_functions_of_torch(
+    cpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("imports_softmax_in_a_block")
+    own = F.softmax
+    with ctt.enable(rebind=True):
+        exec("from torch.nn.functional import softmax", vars(module))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        assert module.softmax is not own
+    assert module.softmax is own
