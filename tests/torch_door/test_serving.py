@@ -41,6 +41,7 @@ class Block(nn.Module):
 @pytest.fixture
 def cpu(door: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors in host memory are served."""
+    torch.manual_seed(0)
     monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu", "meta"))
 
 
