@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 import types
@@ -43,7 +42,8 @@ class Replaced:
         """Bind the names to replacements if this block is the only one."""
         with self._lock:
             if not self._blocks:
-                importlib.import_module("torch._dynamo")  # it makes tables of functions by their names
+                from torch import _dynamo  # noqa: F401 - it makes tables of functions by their names
+
                 self._find()
                 for (owner, name), (original, replacement) in self._places.items():
                     if getattr(owner, name, None) is original:  # and not to something else meanwhile
