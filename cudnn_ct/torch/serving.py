@@ -79,10 +79,9 @@ class enable(ContextDecorator):
     rebind : bool
         Bind the names of the served functions in modules, such as ``torch.nn.functional.conv2d``, to others
         while there are such blocks, instead of entering a mode of torch: calls of other functions cost
-        nothing then. Other threads see these names, too: their calls take what they took before, but the
-        functions are other objects, so that ``torch.jit.script`` and pickles of the functions fail.
-        Functions that were kept elsewhere, such as in a list, are not served, nor are methods of tensors in
-        compiled programs.
+        nothing then. All threads see the other functions. In threads without a block these call torch's, but
+        ``torch.jit.script`` and pickles of functions fail meanwhile. A function that was kept elsewhere, such
+        as in a list, is not served, and methods of tensors are not in compiled programs.
 
     Raises
     ------
@@ -109,11 +108,10 @@ class enable(ContextDecorator):
         self._report = Report()
 
     def __enter__(self) -> Self:
-        block = _Block(self._skip, self._report, None if self._rebind else _Serving())
+        block = _Block(self._skip, self._report, self._rebind)
         if block.mode is None:
             _replaced.begin()
         else:
-            block.mode.block = block
             block.mode.__enter__()
         enter(block)
         return self
@@ -147,13 +145,14 @@ def report() -> Report:
 class _Block:
     """A block: the groups that it skips, its report, its mode, and the calls that cuDNN has rejected."""
 
-    def __init__(self, skip: frozenset[str], made: Report, mode: _Serving | None) -> None:
-        self.skip, self.report, self.mode = skip, made, mode
+    def __init__(self, skip: frozenset[str], made: Report, rebind: bool) -> None:
+        self.skip, self.report = skip, made
+        self.mode = None if rebind else _Serving(self)
         self.rejected: dict[Any, str] = {}
 
 
 class _Caller:
-    """What a thread and the backward passes that it calls share: its innermost block."""
+    """The innermost block of a thread, shared with the backward passes that it calls."""
 
     block: _Block | None = None
 
@@ -217,7 +216,9 @@ def _passed_on(caller: _Caller) -> _Caller:
 class _Serving(TorchFunctionMode):  # type: ignore[misc]
     """The mode of a block."""
 
-    block: _Block
+    def __init__(self, block: _Block) -> None:
+        super().__init__()
+        self.block = block
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -238,8 +239,8 @@ class _Serving(TorchFunctionMode):  # type: ignore[misc]
 
 SERVED_DEVICES = ("cuda",)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # torch.compile calls methods with tensors of other types
-ARGUMENTS = (TypeError, ValueError, IndexError, NotImplementedError)
-NEWLINE = "\n"
+# Errors of operators about arguments: torch computes the call, or raises an error of its own.
+ARGUMENT_ERRORS = (TypeError, ValueError, IndexError, NotImplementedError)
 
 
 def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -303,11 +304,11 @@ def _served(
     except LeftToTorchError as error:
         report.left[group, str(error)] += 1
         return None
-    except ARGUMENTS as error:  # torch computes the call, or raises an error of its own
-        report.left[group, f"{type(error).__name__}: {str(error).partition(NEWLINE)[0]}"] += 1
+    except ARGUMENT_ERRORS as error:
+        report.left[group, f"{type(error).__name__}: {_first_line(error)}"] += 1
         return None
     except NotSupportedError as error:
-        reason = str(error).partition(NEWLINE)[0]
+        reason = _first_line(error)
         if len(rejected) >= MAX_REJECTED:
             rejected.clear()
         rejected[key or _facts(func, args, kwargs)] = reason
@@ -315,6 +316,10 @@ def _served(
         return None
     report.served[group] += 1
     return (result,)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def fast_path_is_enabled() -> bool:

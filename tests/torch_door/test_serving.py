@@ -460,3 +460,14 @@ def test_modules_that_are_imported_in_a_block_have_the_functions_of_torch(
         monkeypatch.setitem(sys.modules, module.__name__, module)
         assert module.softmax is not own
     assert module.softmax is own
+
+
+def test_a_compiled_call_that_no_operator_serves_is_left_to_torch(serves: Any) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: F.max_pool2d(x, 2, return_indices=True), backend="eager", fullgraph=True
+    )
+    x = torch.randn(2, 4, 8, 8)
+    with serves():
+        found = compiled(x)
+    torch.testing.assert_close(found, F.max_pool2d(x, 2, return_indices=True))
