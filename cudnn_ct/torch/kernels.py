@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -22,7 +23,7 @@ from ..shapes.specs import TensorSpec
 from .prepared import Call
 from .symbolic import Meta, results_of_sizes
 
-__all__ = ["KERNELS", "ROWS", "fake_results", "filled", "on_cpu"]
+__all__ = ["KERNELS", "ROWS", "fake_results", "filled", "on_cpu", "settings", "watched"]
 
 ROWS: dict[str, Row] = {**OPERATIONS, **NETWORKS}
 
@@ -34,6 +35,27 @@ _tf32_of_products = torch._C._get_cublas_allow_tf32
 _cudnn_deterministic = torch._C._get_cudnn_deterministic
 _benchmark = torch._C._get_cudnn_benchmark
 _deterministic = torch.are_deterministic_algorithms_enabled
+
+
+def _choices() -> tuple[bool, bool, bool]:
+    return _cudnn_deterministic(), _deterministic(), _benchmark()
+
+
+def settings() -> tuple[bool, ...]:
+    """Return the settings of torch that decide how operators compute."""
+    return _tf32_of_cudnn(), _tf32_of_products(), *_choices()
+
+
+class _Watched(threading.local):
+    """Calls of operators of a thread while it watches them: each with its operands and first result.
+
+    The result is None if the call does more than compute it.
+    """
+
+    calls: list[tuple[Call, tuple[Any, ...], Any]] | None = None
+
+
+watched = _Watched()
 
 # Operators whose sums are in an undefined order, and for which cuDNN has no alternative.
 _VARYING = ("grid_sample_backward", "affine_grid_backward")
@@ -62,7 +84,7 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
     def run(*given: Any) -> Any:
         if forward_ad._current_level >= 0:
             _refuse_tangents(name, given[:count])
-        key: list[Any] = [tf32(), _cudnn_deterministic(), _deterministic(), _benchmark()]
+        key: list[Any] = [tf32(), *_choices()]
         tensors = given[:count]
         for tensor in tensors:
             if tensor is None:
@@ -83,6 +105,8 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
         for place in updated:
             if place < len(tensors) and tensors[place] is not None:
                 torch.autograd.graph.increment_version(tensors[place])
+        if watched.calls is not None:
+            watched.calls.append((call, tensors, None if updated or call.varies else outs[0]))
         return outs[0] if single else tuple(outs)
 
     return run

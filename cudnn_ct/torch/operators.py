@@ -13,7 +13,7 @@ from .autodiff import Gradient, register_gradient
 from .kernels import KERNELS, ROWS, fake_results, on_cpu
 from .transforms import autocast, batched, cast_of
 
-__all__ = ["LIBRARY", "call", "is_wide_gelu", "only_kernel", "recorded"]
+__all__ = ["LIBRARY", "call", "is_wide_gelu", "only_computes", "only_kernel", "recorded"]
 
 LIBRARY = torch.library.Library("cudnn_ct", "DEF")
 
@@ -73,6 +73,11 @@ def recorded(*tensors: torch.Tensor | None) -> bool:
 def only_kernel(tensors: Sequence[Any]) -> bool:
     """Return whether the dispatcher would only cast for autocast, call the kernel and record the gradient."""
     return _way(tensors) is not _DISPATCHED
+
+
+def only_computes(tensors: Sequence[Any]) -> bool:
+    """Return whether the dispatcher would only call the kernel, but for autocast."""
+    return _way(tensors) is _COMPUTED
 
 
 def _way(tensors: Sequence[Any]) -> object:

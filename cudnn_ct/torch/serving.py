@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -23,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import NotSupportedError
 from .replaced import Replaced, is_method
 from .rules import RULES, LeftToTorchError
+from .settled import SettledCalls
 
 __all__ = ["Report", "enable", "report"]
 
@@ -289,6 +291,13 @@ def _served(
     """Return the result of a call in a tuple, or None if it is left to torch."""
     group, serve = RULES[func]
     report, rejected, key = block.report, block.rejected, None
+    values = (*args, *kwargs.values()) if kwargs else args
+    settles = _settled.key(func, values, kwargs)
+    if settles is not None:
+        known = _settled.served(settles, values)
+        if known is not None:
+            report.served[group] += 1
+            return (known,)
     if rejected:
         key = _facts(func, args, kwargs)
         if key in rejected:
@@ -300,7 +309,8 @@ def _served(
         if forward_ad._current_level >= 0:
             raise LeftToTorchError("forward-mode derivatives")
         _check_types(args)
-        result = serve(*args, **kwargs)
+        made = partial(serve, *args, **kwargs)
+        result = made() if settles is None else _settled.learn(settles, values, made)
     except LeftToTorchError as error:
         report.left[group, str(error)] += 1
         return None
@@ -329,6 +339,7 @@ def fast_path_is_enabled() -> bool:
 
 
 _get_fastpath_enabled = torch.backends.mha.get_fastpath_enabled
+_settled = SettledCalls()
 _replaced = Replaced(
     [*((one, replacement_of(one)) for one in RULES), (_get_fastpath_enabled, fast_path_is_enabled)]
 )
