@@ -157,7 +157,14 @@ POOLING = {
 }
 
 
-pool = by_call("pool_backward", "dy x y", "x")
+def pool_needs(params: Mapping[str, Any]) -> Needs:
+    return {"x": ("x", "y") if params["mode"].startswith("max") else ("x",)}
+
+
+def pool(ops: Any, at: Backward) -> dict[str, Any]:
+    # The gradient of an average depends on dy alone: dy stands for y, which the call takes as well.
+    y = at["y" if at.params["mode"].startswith("max") else "dy"]
+    return {"x": ops.pool_backward(at["dy"], at["x"], y, **at.params)}
 
 
 def pool_backward_needs(params: Mapping[str, Any]) -> Needs:

@@ -57,7 +57,7 @@ OPERATIONS: dict[str, Row] = {
         "activation_backward", ("dy", "x", "y"), ("dx",), f.ACTIVATION,
         needs=f.activation_backward_needs, gradient=f.activation_backward, batch=_first("dy", "x", "y", "dx"),
     ),
-    "pool": Row("pool", ("x",), ("y",), f.POOLING, needs={"x": ("x", "y")}, gradient=f.pool, batch=_XY),
+    "pool": Row("pool", ("x",), ("y",), f.POOLING, needs=f.pool_needs, gradient=f.pool, batch=_XY),
     "pool_backward": Row(
         "pool_backward", ("dy", "x", "y"), ("dx",), f.POOLING,
         needs=f.pool_backward_needs, gradient=f.pool_backward, batch=_first("dy", "x", "y", "dx"),
