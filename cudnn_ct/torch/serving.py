@@ -20,6 +20,7 @@ import torch
 from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 from ..errors import NotSupportedError
 from .replaced import Replaced, is_method
@@ -309,6 +310,8 @@ def _served(
         if forward_ad._current_level >= 0:
             raise LeftToTorchError("forward-mode derivatives")
         _check_types(args)
+        if _is_computed_again():
+            raise LeftToTorchError("torch.utils.checkpoint computes it again")
         made = partial(serve, *args, **kwargs)
         result = made() if settles is None else _settled.learn(settles, values, made)
     except LeftToTorchError as error:
@@ -358,6 +361,18 @@ def _check_types(args: tuple[Any, ...]) -> None:
 
 
 _transformations = torch._C._functorch.peek_interpreter_stack
+
+
+def _is_computed_again() -> bool:
+    """Return whether a checkpoint keeps this call, or computes it again.
+
+    It compares what both save for the gradient, and no block may apply to the second call.
+    """
+    hooks = _saving_hooks(False)
+    return hooks is not None and getattr(hooks[0], "__module__", None) == checkpoint.__name__
+
+
+_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def _on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch import replaced, serving
@@ -377,6 +378,29 @@ def test_blocks_that_have_ended_are_not_kept(cpu: None) -> None:
 def serves(cpu: None, request: pytest.FixtureRequest) -> Any:
     """Enter a block of each kind."""
     return lambda: ctt.enable(rebind=request.param)
+
+
+@pytest.mark.parametrize("within", [True, False], ids=["in the block", "after it"])
+@pytest.mark.parametrize("layer", [nn.BatchNorm2d(3), nn.Softmax(1), nn.Conv2d(3, 3, 1), nn.MaxPool2d(2)])
+def test_layers_that_a_backward_pass_computes_again(cpu: None, serves: Any, layer: Any, within: bool) -> None:
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    with serves() as block:
+        y = checkpoint(lambda x: layer(2 * x).sin(), x, use_reentrant=False).sum()
+        if within:
+            y.backward()
+    if not within:
+        y.backward()
+    expected = torch.autograd.grad(layer(2 * x).sin().sum(), x)[0]
+    torch.testing.assert_close(x.grad, expected)
+    (reason,) = block.report().left
+    assert reason[1] == "torch.utils.checkpoint computes it again"
+
+
+def test_layers_that_a_checkpoint_without_hooks_keeps_are_served(cpu: None, serves: Any) -> None:
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    with serves() as block:
+        checkpoint(lambda x: F.softmax(x, 1), x, use_reentrant=True).square().sum().backward()
+    assert block.report().served["softmax"] >= 1
 
 
 class Named(torch.Tensor):
