@@ -127,7 +127,6 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
     "contiguous in NCHW in one dtype": lambda p: _contiguous_in_nchw(p.core),
     "channels that are not multiples of 8": lambda p: bool(p.core.x.shape[1] % 8 or p.core.y.shape[1] % 8),
     "2 channels modulo 8": lambda p: p.core.x.shape[1] % 8 == 2,
-    "4 channels modulo 8": lambda p: p.core.x.shape[1] % 8 == 4,
     "other operations in the graph": lambda subject: bool(subject.nodes),
     "a selection in the graph": _has("binary_select"),
     "gradients of a batch norm in the graph": _has("bn_backward_weights"),
