@@ -323,6 +323,70 @@ def _multi_head_attention(
     return (found.transpose(0, 1) if batch_first else found), None
 
 
+def _native_multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,  # noqa: ARG001
+    num_head: int,
+    *projections: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,  # noqa: ARG001
+    mask_type: int | None = None,  # noqa: ARG001
+) -> tuple[Tensor, None]:
+    """Serve self-attention of an evaluated module, shape (N, S, E), whose weights are not needed."""
+    if len(projections) > 4:  # all in order
+        mask, need_weights = (*projections[4:], True)[:2]
+    _unless(need_weights, "weights are needed")
+    _unless(key is not query or value is not query, "not self-attention")
+    _unless(mask is not None, "masks are not supported")
+    return _self_attention(query, num_head, *projections[:4]), None
+
+
+def _encoder_layer(
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    *parameters: Any,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,  # noqa: ARG001
+) -> Tensor:
+    """Serve the attention of an evaluated layer of an encoder, shape (N, S, E); the rest is torch's."""
+    projections, (gelu, norm_first, eps), weights = parameters[:4], parameters[4:7], parameters[7:15]
+    mask = parameters[15] if len(parameters) > 15 else mask
+    _unless(mask is not None, "masks are not supported")
+
+    def norm(x: Tensor, place: int) -> Tensor:
+        return F.layer_norm(x, (embed_dim,), *weights[place : place + 2], eps)
+
+    def feed(x: Tensor) -> Tensor:
+        inner = (F.gelu if gelu else F.relu)(F.linear(x, *weights[4:6]))
+        return F.linear(inner, *weights[6:8])
+
+    def attend(x: Tensor) -> Tensor:
+        return _self_attention(x, num_heads, *projections)
+
+    if norm_first:
+        x = src + attend(norm(src, 0))
+        return x + feed(norm(x, 2))
+    x = norm(src + attend(src), 0)
+    return norm(x + feed(x), 2)
+
+
+def _self_attention(
+    x: Tensor, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor
+) -> Tensor:
+    """Return the attention of each sequence of a batch to itself, shape (N, S, E)."""
+    _unless(x.is_nested or x.dim() != 3, "no batch axis")
+    batch, length, width = x.shape
+    _unless(x.dtype not in _HALF, "{} is not supported", x.dtype)
+    _unless(width // heads % 8 or width // heads > 256, "heads of {}", width // heads)
+    packed = F.linear(x, weight, bias).view(batch, length, 3, heads, width // heads)
+    y = _attention(*packed.permute(2, 0, 3, 1, 4).unbind(0))
+    return F.linear(y.transpose(1, 2).reshape(x.shape), out_weight, out_bias)
+
+
 # --- recurrent networks ------------------------------------------------------------------------------------
 
 
@@ -362,6 +426,8 @@ RULES: dict[Any, tuple[str, Callable[..., Any]]] = {
     **dict.fromkeys((F.log_softmax, torch.log_softmax, Tensor.log_softmax), ("softmax", _softmax(True))),
     F.scaled_dot_product_attention: ("attention", _attention),
     F.multi_head_attention_forward: ("attention", _multi_head_attention),
+    torch._native_multi_head_attention: ("attention", _native_multi_head_attention),
+    torch._transformer_encoder_layer_fwd: ("attention", _encoder_layer),
     torch.lstm: ("lstm", _recurrent("lstm")),
     torch.gru: ("gru", _recurrent("gru")),
     torch.rnn_relu: ("rnn", _recurrent("rnn_relu")),

@@ -335,17 +335,8 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def fast_path_is_enabled() -> bool:
-    """Return whether modules of attention may call one function for all that they do, as torch has it."""
-    block = _thread.block
-    return (block is None or "attention" in block.skip) and _get_fastpath_enabled()
-
-
-_get_fastpath_enabled = torch.backends.mha.get_fastpath_enabled
 _settled = SettledCalls()
-_replaced = Replaced(
-    [*((one, replacement_of(one)) for one in RULES), (_get_fastpath_enabled, fast_path_is_enabled)]
-)
+_replaced = Replaced([(one, replacement_of(one)) for one in RULES])
 
 
 def _check_types(args: tuple[Any, ...]) -> None:

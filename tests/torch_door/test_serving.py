@@ -76,6 +76,37 @@ def test_self_attention_of_torch_is_served(cpu: None, batch_first: bool) -> None
     assert found.is_contiguous()  # a residual connection adds it to x
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_attention_of_encoder_layers_is_served(
+    cpu: None, serves: Any, activation: str, norm_first: bool
+) -> None:
+    model = nn.TransformerEncoderLayer(
+        32, 4, 64, activation=activation, batch_first=True, norm_first=norm_first
+    ).eval()
+    nn.init.normal_(model.norm1.weight)
+    nn.init.normal_(model.norm2.bias)
+    x = torch.randn(2, 6, 32).half()
+    with torch.no_grad():
+        expected = model.float()(x.float())
+        with serves() as block:
+            found = model.half()(x)
+            model(x, src_key_padding_mask=torch.zeros(2, 6, dtype=torch.bool))
+    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
+    assert block.report().served["attention"] == 1
+    assert block.report().left["attention", "masks are not supported"] == 1
+
+
+def test_attention_whose_weights_are_needed_is_left_to_torch(cpu: None, serves: Any) -> None:
+    module, x = nn.MultiheadAttention(32, 4, batch_first=True).half().eval(), torch.randn(2, 6, 32).half()
+    with torch.no_grad():
+        expected = module(x, x, x)
+        with serves() as block:
+            found = module(x, x, x)
+    torch.testing.assert_close(found, expected)
+    assert block.report().left == {("attention", "weights are needed"): 1}
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_networks_of_torch_are_served(cpu: None, kind: Any) -> None:
     module, x = kind(3, 4, 2, bidirectional=True, batch_first=True), torch.randn(2, 5, 3)
