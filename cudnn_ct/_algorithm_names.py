@@ -59,6 +59,7 @@ ALGORITHMS: dict[str, dict[str, NamedAlgorithm]] = {
     },
 }
 
+PRODUCT = "product "  # before the engine of a product that computes a convolution
 # As `graph.engines.Engine` prints it.
 _ENGINE = re.compile(r"engine \d+(?: knobs \d+=-?\d+(?:,\d+=-?\d+)*)?", re.ASCII)
 _KNOB = re.compile(r"(?<=[ ,])\w+(?==)", re.ASCII)
@@ -70,7 +71,7 @@ def checked_name(name: str, direction: str | None = None) -> str:
     rows = [row for names in directions.values() for row in names.items()]
     known = [*POLICIES, *SYNONYMS, *(name for name, _ in rows), *(row.algorithm for _, row in rows)]
     known += RNN_ALGOS if direction is None else ()
-    if (bare := plain_name(name)) in known or _ENGINE.fullmatch(bare):
+    if (bare := plain_name(name)) in known or _ENGINE.fullmatch(bare.removeprefix(PRODUCT)):
         return name
     valid = ", ".join(dict.fromkeys(known))
     raise ValueError(f"expected one of {valid}, or an engine such as 'engine 38 knobs 2=0'")
@@ -81,6 +82,11 @@ def is_engine(name: str) -> bool:
     return name.startswith("engine ")
 
 
+def is_product(name: str) -> bool:
+    """Return whether an algorithm's name is meant as that of an engine of a product."""
+    return name.startswith(f"{PRODUCT}engine ")
+
+
 def plain_name(name: str) -> str:
     """Return a name that tables print in the form of `Engine`, or of an algorithm.
 
@@ -88,7 +94,8 @@ def plain_name(name: str) -> str:
     """
     backend, _, rest = name.partition(" ")
     bare = rest if backend == ("graph" if is_engine(rest) else "legacy") else name
-    return _KNOB.sub(_knob_number, bare.replace(", ", ",")) if is_engine(bare) and "=" in bare else bare
+    with_knobs = "=" in bare and (is_engine(bare) or is_product(bare))
+    return _KNOB.sub(_knob_number, bare.replace(", ", ",")) if with_knobs else bare
 
 
 def with_knob_names(name: str) -> str:

@@ -118,7 +118,8 @@ class Selection(SelectedPlan):
         The comparison writes to temporary memory, so that the run is the only one that the arrays see. A
         capture forbids it: then, the next run compares.
         """
-        compare = compare and self._graph is not None
+        engine = self._row is None or self._row.backend == "graph"
+        compare = compare and engine and self._graph is not None
         if self._row is None:
             self.time(context, *arguments)
         elif compare and not self._certificate:
@@ -258,10 +259,11 @@ class Selection(SelectedPlan):
         recording.begin_choice()
         plan = self._source.plan(self.problem, row, context)
         exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
-        if self._decision.request.deterministic and row.backend == "graph" and not exceeded:
+        if self._decision.request.deterministic and row.backend in ("graph", "product") and not exceeded:
             from .certify.determinism import why_varying  # only for calls that ask for it
 
-            exceeded = why_varying(self.problem, row.algorithm, plan, context)
+            engine = row.algorithm if row.backend == "graph" else f"{row.backend} {row.algorithm}"
+            exceeded = why_varying(self.problem, engine, plan, context)
         if exceeded:
             raise NotSupportedError(exceeded)
         return plan

@@ -130,6 +130,5 @@ def _compared(
 
 def _kind(row: Candidate) -> benchmark.EngineGroup:
     """Return the group of a candidate; compiled engines are a group, often good if others are not."""
-    return benchmark.EngineGroup(
-        "compiled" if row.compiled else row.backend, row.algorithm.partition(" knobs")[0]
-    )
+    engine = f"{row.backend} {row.algorithm}".partition(" knobs")[0]
+    return benchmark.EngineGroup("compiled" if row.compiled else row.backend, engine)

@@ -18,8 +18,9 @@ class Candidate(NamedTuple):
 
     Attributes
     ----------
-    backend : {"legacy", "graph", "unfused"}
-        ``"unfused"`` is a convolution followed by calls that add and activate.
+    backend : {"legacy", "graph", "unfused", "product"}
+        ``"unfused"`` is a convolution followed by calls that add and activate, ``"product"`` a graph with a
+        product of matrices in place of a convolution with windows of one pixel.
     algorithm : str
         A legacy algorithm, or an engine with its knobs; for ``"unfused"``, those of the convolution.
     math : str

@@ -134,3 +134,81 @@ def test_conv_copies_operands_when_only_copies_have_a_deterministic_algorithm(
         plan = ct.conv_plan(dy, w, (2, 3, 6, 7), direction="backward_data", deterministic=deterministic)
         assert (("y", "nchw") in plan.candidate.relayout) == deterministic, plan.describe()
         np.testing.assert_array_equal(plan(dy, w).numpy(), expected)
+
+
+# --- convolutions as products ------------------------------------------------------------------------------
+
+
+PRODUCT = "product engine 0"
+
+
+def pixelwise(
+    direction: str, dtype: str = "float16", layout: str = "nhwc"
+) -> tuple[Any, tuple[Any, ...], Any]:
+    """A function of convolutions with windows of one pixel, its operands, and its result."""
+    source = np.random.default_rng(3)
+    x, w, y = (
+        ct.asarray(source.integers(-2, 3, shape).astype(np.float32), dtype, layout=layout)
+        for shape in ((2, 8, 5, 6), (16, 8, 1, 1), (2, 16, 5, 6))
+    )
+    function, given = {
+        "forward": (ct.conv, (x, w)),
+        "backward_data": (ct.conv_backward_data, (y, w, x.shape)),
+        "backward_filter": (ct.conv_backward_filter, (y, x, w.shape)),
+    }[direction]
+    return function, given, function(*given).numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+def test_convolution_of_one_pixel_is_computed_as_a_product(
+    fake: FakeCudnn, direction: str, dtype: str
+) -> None:
+    fake.engines = [0]
+    function, given, want = pixelwise(direction, dtype)
+    row = next(row for row in ct.conv_algorithms(*given, direction=direction) if row.backend == "product")
+    for algo in (row, PRODUCT):
+        np.testing.assert_array_equal(function(*given, algo=algo, strict=True).numpy(), want)
+        assert ct.last_plan().candidate.backend == "product"
+    scaled = function(*given, algo=PRODUCT, strict=True, alpha=2).numpy()
+    np.testing.assert_array_equal(scaled, 2 * want)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "window", "keywords"),
+    [
+        ("float32", "nhwc", 1, {}),
+        ("float16", "nchw", 1, {}),
+        ("float16", "nhwc", 3, {}),
+        ("float16", "nhwc", 1, {"stride": 2}),
+        ("float16", "nhwc", 1, {"padding": 1}),
+        ("float16", "nhwc", 1, {"groups": 2}),
+    ],
+)
+def test_other_convolutions_are_no_products(
+    fake: FakeCudnn, dtype: str, layout: str, window: int, keywords: dict[str, int]
+) -> None:
+    fake.engines = [0]
+    thick = 8 // keywords.get("groups", 1)
+    x, w = (
+        ct.asarray(np.ones(shape, np.float32), dtype, layout=layout)  # type: ignore[arg-type]
+        for shape in ((2, 8, 5, 6), (16, thick, window, window))
+    )
+    assert not [row for row in ct.conv_algorithms(x, w, **keywords) if row.backend == "product"]
+    with pytest.raises(NotSupportedError, match="only convolutions of half precision"):
+        ct.conv(x, w, **keywords, algo=PRODUCT, strict=True)
+
+
+def test_product_of_misaligned_operands_runs_on_copies(fake: FakeCudnn) -> None:
+    fake.engines = [0]
+    flat = ct.asarray(np.arange(2 * 5 * 6 * 8 + 1, dtype=np.float32) % 5, "float16")
+    x = flat[1:].reshape((2, 5, 6, 8)).transpose((0, 3, 1, 2))
+    w = ct.asarray(np.ones((16, 8, 1, 1), np.float32), "float16", layout="nhwc")
+    want = ct.conv(x, w).numpy()
+    np.testing.assert_array_equal(ct.conv(x, w, algo=PRODUCT, strict=True).numpy(), want)
+    assert "misaligned operands copied" in ct.last_plan().describe()
+
+
+def test_name_of_a_product_is_that_of_no_other_operation(fake: FakeCudnn) -> None:
+    with pytest.raises(ValueError, match="algo is unknown"):
+        ct.matmul(ct.full((2, 2), 1), ct.full((2, 2), 1), algo=PRODUCT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._algorithm_names import ALGORITHMS, POLICIES, NamedAlgorithm, is_engine
+from ..._algorithm_names import ALGORITHMS, POLICIES, PRODUCT, NamedAlgorithm, is_engine, is_product
 from ...graph.engines import Engine
 from ...shapes.conv import ConvProblem
 
@@ -11,6 +11,8 @@ def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
     """Return the algorithm of a name; raise ValueError if it is unknown or not for this problem."""
     if is_engine(name):
         return NamedAlgorithm(str(Engine.parse(name)))
+    if is_product(name):
+        return NamedAlgorithm(f"{PRODUCT}{Engine.parse(name.removeprefix(PRODUCT))}")
     rows = ALGORITHMS[problem.direction]
     every = dict.fromkeys(name for names in ALGORITHMS.values() for name in names)
     own = dict.fromkeys(row.algorithm for row in rows.values())

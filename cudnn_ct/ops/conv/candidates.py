@@ -11,7 +11,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ..._algorithm_names import is_engine
+from ..._algorithm_names import PRODUCT, is_engine, is_product
 from ...algo_cache import CandidateSource
 from ...autotune.request import AlgoRequest
 from ...context import Context
@@ -57,7 +57,11 @@ class Convolutions(CandidateSource):
 
     def all_candidates(self, problem: Any, context: Context) -> list[Candidate]:
         """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
-        return _collect(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
+        rows = _collect(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
+        return sorted(
+            [*rows, *_engines(problem, _products().all_candidates, (), context)],
+            key=lambda row: bool(row.rejected),
+        )
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
         """Return the candidates to autotune, runtime-compiled engines last."""
@@ -74,6 +78,8 @@ class Convolutions(CandidateSource):
         slow = _slow(rows, problem) if problem.core.tensor_cores and not copied else []
         if sum(not row.rejected for row in rows if row not in slow) >= ENOUGH:
             rows = [row for row in rows if row.rejected or row not in slow]
+        if most and request.compiled:
+            rows += _engines(problem, partial(_products().autotune_candidates, request), (), context)
         return sorted(rows, key=lambda row: row.compiled)
 
     def by_name(self, problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
@@ -96,6 +102,8 @@ class Convolutions(CandidateSource):
             packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
             return _on_copies(unfused_plan(packed, inner), problem, packed)
         make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.backend)
+        if candidate.backend == "product":
+            make = _products().plan
         if make is None:
             raise NotSupportedError(f"backend {candidate.backend!r} does not exist for this {problem}")
         legacy_call = candidate.backend == "legacy"
@@ -136,7 +144,7 @@ def _needs_alignment(problem: Any, backend: str) -> bool:
     """Return whether kernels for a problem load 16 bytes at once, and so need aligned operands."""
     # Legacy convolutions of floating-point operands accept any address. The fused call destroyed the CUDA
     # context with a misaligned bias.
-    return backend == "graph" or isinstance(problem, FusedConv) or problem.core.x.dtype == "int8"
+    return backend != "legacy" or isinstance(problem, FusedConv) or problem.core.x.dtype == "int8"
 
 
 def _in_aligned_memory(problem: Any) -> Any:
@@ -144,6 +152,12 @@ def _in_aligned_memory(problem: Any) -> Any:
     if isinstance(problem, FusedConv):
         return problem._replace(conv=problem.conv._replace(aligned=True))
     return problem if problem.aligned else problem._replace(aligned=True)
+
+
+def _products() -> Any:
+    from . import as_product  # with the products, which the heuristic choice does not need
+
+    return as_product
 
 
 # --- sources of candidates ---------------------------------------------------------------------------------
@@ -219,6 +233,9 @@ def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
             partial(_engines, problem, lambda relaid, ctx: [graph.by_name(relaid, name, ctx)], packing)
             for packing in engine_conversions(problem)
         ]
+    if is_product(name):
+        engine = name.removeprefix(PRODUCT)
+        return [partial(_engines, problem, partial(_products().by_name, engine), ())]
     algorithm, geometry = named_algorithm(name, core).algorithm, why_not_named(name, core)
     if geometry:
         rejected = Candidate("legacy", algorithm, "any", 0, True, rejected=geometry)

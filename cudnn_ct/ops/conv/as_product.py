@@ -1,0 +1,85 @@
+"""Convolutions with windows of one pixel as products of matrices, for which cuDNN has other engines.
+
+An image with channels last is a matrix with a row for each pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from ...autotune.request import AlgoRequest
+from ...context import Context
+from ...errors import NotSupportedError
+from ...plans.base import Candidate, Plan
+from ...shapes.conv import ROLES, ConvProblem
+from ...shapes.epilogue import HALF
+from ...shapes.matmul import MatmulProblem
+from ...shapes.specs import TensorSpec
+from ..matmul.source import TENSOR_CORES
+
+_TRANSPOSED = {"forward": "w", "backward_data": "", "backward_filter": "y"}
+_NO_PRODUCT = (
+    "only convolutions of half precision with windows, strides and groups of one, without padding, whose "
+    "operands have channels last, are products"
+)
+
+
+@lru_cache(256)
+def product_of(problem: Any) -> MatmulProblem | None:
+    """Return the product of half precision that computes a convolution on its operands; None without one."""
+    if not isinstance(problem, ConvProblem) or problem.x.dtype not in HALF or problem.compute != "float32":
+        return None
+    if not (problem.aligned and problem.tensor_cores and "nhwc" in problem.common_layouts):
+        return None
+    if {*problem.w.shape[2:], *problem.stride, problem.groups} != {1} or any(map(any, problem.padding)):
+        return None
+    roles = ROLES[problem.direction].operands
+    if not all(getattr(problem, role).size for role in roles):
+        return None
+    a, b, y = (_matrix(getattr(problem, role), role in _TRANSPOSED[problem.direction]) for role in roles)
+    return MatmulProblem(a, b, None, None, None, None, None, None, y, None)
+
+
+def _matrix(spec: TensorSpec, transposed: bool) -> TensorSpec:
+    """Return the matrix of the pixels and channels of a tensor, as the only one of a batch."""
+    channels, size = spec.shape[1], spec.size
+    if transposed:
+        return TensorSpec((1, channels, size // channels), (size, 1, channels), spec.dtype)
+    return TensorSpec((1, size // channels, channels), (size, channels, 1), spec.dtype)
+
+
+def all_candidates(problem: Any, context: Context) -> list[Candidate]:
+    """Return the engines of the product that the heuristics list, rejected ones with reasons."""
+    product = product_of(problem)
+    stages = TENSOR_CORES.heuristics(product) if product else ()
+    rows = {row.key: row for find in stages for row in find(context)}
+    return _own(rows.values())
+
+
+def autotune_candidates(request: AlgoRequest, problem: Any, context: Context) -> list[Candidate]:
+    """Return the engines of the product to time."""
+    product = product_of(problem)
+    return _own(TENSOR_CORES.autotune_candidates(product, context, request)) if product else []
+
+
+def by_name(name: str, problem: Any, context: Context) -> list[Candidate]:
+    """Return the engine of a name as a candidate; it is rejected if the problem is no product."""
+    product = product_of(problem)
+    if product is None:
+        return [Candidate("product", name, "any", 0, True, rejected=_NO_PRODUCT)]
+    stages, _ = TENSOR_CORES.by_name(product, name)
+    return _own([row for find in stages for row in find(context)])
+
+
+def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
+    """Make a candidate ready to run; raise NotSupportedError if the problem is no product."""
+    product = product_of(problem)
+    if product is None:
+        raise NotSupportedError(_NO_PRODUCT)
+    return TENSOR_CORES.plan(product, candidate._replace(backend="graph"), context)
+
+
+def _own(rows: Iterable[Candidate]) -> list[Candidate]:
+    return [row._replace(backend="product") for row in rows]
