@@ -383,7 +383,7 @@ def _self_attention(
     _unless(x.dtype not in _HALF, "{} is not supported", x.dtype)
     _unless(width // heads % 8 or width // heads > 256, "heads of {}", width // heads)
     packed = F.linear(x, weight, bias).view(batch, length, 3, heads, width // heads)
-    y = _attention(*packed.permute(2, 0, 3, 1, 4).unbind(0))
+    y = attention(*packed.permute(2, 0, 3, 1, 4).unbind(0))
     return F.linear(y.transpose(1, 2).reshape(x.shape), out_weight, out_bias)
 
 

@@ -37,6 +37,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, str, Keywords]] = 
     "flipped": ((2, 16, 9, 9), (8, 16, 3, 3), "float32", "nchw", {"mode": "convolution"}),
     "three axes": ((2, 8, 5, 6, 7), (8, 8, 3, 3, 3), "float16", "nhwc", {"padding": 1}),
     "one pixel": ((2, 64, 1, 1), (32, 64, 1, 1), "float16", "nhwc", {}),
+    "products": ((4, 24, 7, 5), (16, 24, 1, 1), "bfloat16", "nhwc", {}),
     "one axis": ((2, 16, 20), (8, 16, 3), "float32", "nchw", {"padding": 1, "stride": 2}),
 }
 POLICIES = ("heuristic", "autotune")
