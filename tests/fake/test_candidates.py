@@ -174,6 +174,15 @@ def test_convolution_of_one_pixel_is_computed_as_a_product(
     np.testing.assert_array_equal(scaled, 2 * want)
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+def test_products_are_timed_for_gradients(fake: FakeCudnn, direction: str) -> None:
+    fake.engines = [0]
+    function, given, _ = pixelwise(direction)
+    function(*given, algo="autotune")
+    timed = "product engine" in ct.last_plan().describe()
+    assert timed == (direction != "forward")
+
+
 @pytest.mark.parametrize(
     ("dtype", "layout", "window", "keywords"),
     [

@@ -59,9 +59,11 @@ def all_candidates(problem: Any, context: Context) -> list[Candidate]:
 
 
 def autotune_candidates(request: AlgoRequest, problem: Any, context: Context) -> list[Candidate]:
-    """Return the engines of the product to time."""
+    """Return the engines of the product to time: none in the forward direction, where they gain little."""
     product = product_of(problem)
-    return _own(TENSOR_CORES.autotune_candidates(product, context, request)) if product else []
+    if product is None or problem.direction == "forward":
+        return []
+    return _own(TENSOR_CORES.autotune_candidates(product, context, request))
 
 
 def by_name(name: str, problem: Any, context: Context) -> list[Candidate]:
