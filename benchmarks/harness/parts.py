@@ -138,7 +138,8 @@ class Parts(NamedTuple):
         versions = {key: value for row in rows for key, value in row.get("about", {}).items()}
         here = device()
         where = kept(given)["about"].get("device", here) if here == NO_GPU else here
-        about = {"device": where, "seconds": round(time.monotonic() - started), **versions}
+        spent = round(time.monotonic() - started)
+        about = {"device": where, "seconds": spent, "seed": given.seed, **versions}
         if given.json:
             measured = [row for row in rows if "about" not in row]
             found = {
