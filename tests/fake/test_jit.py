@@ -183,6 +183,36 @@ FUSIONS = {
 }
 
 
+def gradients_of_one_image(**keywords: Any) -> list[np.ndarray]:
+    """The gradients for an image whose strides differ from those of a batch, and the expected ones."""
+    dy, w, x = (random(*shape, seed=seed) for seed, shape in enumerate(((1, 8, 6), (8, 16, 3), (1, 16, 6))))
+    factors = [np.abs(random(16, seed=seed)) + 0.5 for seed in (3, 4, 5, 6)]
+    memory = ct.asarray(np.ascontiguousarray(x.transpose(2, 0, 1)), "float16")
+    image = memory.transpose((1, 2, 0))
+    assert image.spec.strides == (16, 1, 16)
+    halves = [ct.asarray(one, "float16") for one in (dy, w)]
+    found = ct.conv_backward_data_relu_batch_norm(
+        *halves, image, *(ct.asarray(one) for one in factors), padding="half", **keywords
+    )
+    wanted = ct.reference.conv_backward_data_relu_batch_norm(
+        *(one.numpy() for one in (*halves, image)), *factors, padding="half"
+    )
+    return [
+        (a.numpy().astype(np.float64) - np.asarray(b)) / np.abs(b).max()
+        for a, b in zip(found, wanted, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("algo", ["heuristic", "autotune"])
+def test_fusion_without_an_engine_takes_any_strides_and_policy(
+    jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch, algo: str
+) -> None:
+    monkeypatch.setattr(gradients.DATA_SOURCE, "heuristics", lambda _: [])
+    monkeypatch.setattr(gradients.DATA_SOURCE, "autotune_candidates", lambda *_: [])
+    for difference in gradients_of_one_image(algo=algo):
+        assert np.abs(difference).max() < 0.01
+
+
 @pytest.mark.parametrize("operation", BY_GRAPHS)
 def test_operation_of_legacy_calls_equals_reference_by_graphs(jit: FakeCudnn, operation: str) -> None:
     assert not failures(operation)

@@ -9,6 +9,8 @@ from ... import algo_cache
 from ..._hints import UNSET, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
+from ...context import Context
+from ...plans.base import SelectedPlan
 from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.training_fusions import (
     BatchNormFinalizeResult,
@@ -188,7 +190,14 @@ def selection(source: CandidateSource) -> Callable[[Any, tuple[Any, ...]], Selec
 
     def select(problem: Any, params: tuple[Any, ...]) -> Select:
         wanted = AlgoArguments(*params[-3:]).request(problem)
-        return lambda ctx: algo_cache.select(problem, source, ctx, wanted)
+
+        def selected(ctx: Context) -> SelectedPlan:
+            if wanted.timed and ctx.library.lacks("engines_precompiled"):
+                # Raises where no engine is left, so that other graphs replace them: timing finds that later.
+                algo_cache.select(problem, source, ctx, wanted._replace(algo="heuristic"))
+            return algo_cache.select(problem, source, ctx, wanted)
+
+        return selected
 
     return select
 

@@ -8,7 +8,7 @@ from ...plans.base import Plan, tensors_of
 from ...plans.program import Program
 from ...shapes.conv import ConvProblem
 from ...shapes.norm import norm_samples
-from ...shapes.specs import TensorSpec
+from ...shapes.specs import TensorSpec, equivalent_strides
 from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGradient
 from .._algo_arguments import AlgoArguments
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
@@ -59,22 +59,23 @@ def data_by_formulas(problem: DataGradient, context: Context) -> Program | None:
     names = list(tensors_of(problem))
     parameters = ("mean", "invstd", "scale", "bias")
     matrix = _pixels(problem.x, *(getattr(problem, name) for name in parameters))
-    if matrix is None or not problem.dz.layouts or problem.dz.strides != problem.x.strides:
+    dz, x = problem.dz, problem.x
+    if matrix is None or not dz.layouts or not equivalent_strides(x.shape, dz.strides, x.strides):
         return None
     one = Formulas(matrix, len(names), context)
     _convolve(one, problem.core, context, {"y": 0, "w": 1, "x": names.index("dz")})
-    x, slope = (one.tensor(names.index(name), problem.x.dtype) for name in ("x", "dz"))
+    data, slope = (one.tensor(names.index(name), x.dtype) for name in ("x", "dz"))
     mean, inverse, scale, bias = (
         one.tensor(names.index(name), "float32", vector=True) for name in parameters
     )
-    normal = (x - mean) * inverse
+    normal = (data - mean) * inverse
 
     def store(name: str, term: Term) -> Term:
         return one.store(term, names.index(name), tensors_of(problem)[name].dtype)
 
-    dz = store("dz", pointwise("relu_bwd", normal * scale + bias, slope))
-    share = 1 / norm_samples(problem.x.shape, "spatial")
-    dscale, dbias = store("dscale", total(dz * normal)), store("dbias", total(dz))
+    gradient = store("dz", pointwise("relu_bwd", normal * scale + bias, slope))
+    share = 1 / norm_samples(x.shape, "spatial")
+    dscale, dbias = store("dscale", total(gradient * normal)), store("dbias", total(gradient))
     factor = store("eq_dz_scale", scale * inverse)
     of_x = store("eq_x_scale", factor * dscale * inverse * -share)
     store("eq_bias", of_x * mean * -1.0 - factor * dbias * share)

@@ -53,7 +53,7 @@ def reduction_by_formulas(problem: ReduceProblem, context: Context) -> Plan | No
     positions = (
         [] if indices is None else [indices._replace(shape=y.shape, strides=y.strides, dtype="float32")]
     )
-    if indices is not None and indices.strides != problem.y.strides:
+    if indices is not None and not equivalent_strides(problem.y.shape, indices.strides, problem.y.strides):
         return None
     matrix = matrix_of([x], [y])
     if matrix is None:
