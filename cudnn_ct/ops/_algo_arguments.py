@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from .. import algo_cache
 from .._algorithm_names import POLICIES, SYNONYMS
 from .._config import config
+from ..algo_cache import CandidateSource
 from ..autotune.request import AlgoRequest, request
-from ..plans.base import Problem
+from ..plans.base import Plan, Problem, SelectedPlan
 from ..shapes.checks import Outs, Specs
 from ._graph_source import check_engine_name
+from ._operation import Select
 
 P = TypeVar("P")
 
@@ -38,6 +41,32 @@ class AlgoArguments(NamedTuple):
             return self.algo
         policy = SYNONYMS.get(str(config.algo), config.algo)
         return policy if policy in POLICIES else "heuristic"
+
+
+def select_engine(
+    problem: Any,
+    params: tuple[Any, ...],
+    source: CandidateSource,
+    empty: Plan | None = None,
+    *,
+    replaced: bool = False,
+) -> Select:
+    """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`.
+
+    ``empty`` is the plan of a problem that needs no engine. With ``replaced``, other implementations replace
+    engines that this cuDNN lacks.
+    """
+    wanted = AlgoArguments(*params[-3:]).request(problem)
+    if empty is not None:
+        return lambda _: SelectedPlan(empty)
+
+    def selected(ctx: Any) -> SelectedPlan:
+        if replaced and wanted.timed and ctx.library.lacks("engines_precompiled"):
+            # Raises where no engine is left. Timing would find that in the first run, which is too late.
+            algo_cache.select(problem, source, ctx, wanted._replace(algo="heuristic"))
+        return algo_cache.select(problem, source, ctx, wanted)
+
+    return selected
 
 
 def without_factors(problem: Callable[..., P]) -> Callable[..., P]:

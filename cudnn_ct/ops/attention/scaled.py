@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, Never
 
-from ... import algo_cache
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
-from ...plans.base import SelectedPlan
 from ...shapes.parse import as_bool
 from ...shapes.scaled_attention import (
     ScaledAttentionProblem,
@@ -16,7 +14,7 @@ from ...shapes.scaled_attention import (
     scaled_attention_slots,
 )
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, StreamLike
-from .._algo_arguments import AlgoArguments, without_factors
+from .._algo_arguments import select_engine, without_factors
 from .._call import execute
 from .._documented import documented
 from .._operands import present
@@ -126,11 +124,9 @@ def scaled_attention(
 
 
 def _select(problem: ScaledAttentionProblem, params: tuple[Any, ...]) -> Select:
-    wanted = AlgoArguments(*params[-3:]).request(problem)
     sizes = problem.sizes
-    if 0 in (sizes.batch, sizes.heads, sizes.queries, sizes.keys):
-        return lambda _: SelectedPlan(fills_of(problem))
-    return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
+    empty = 0 in (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
+    return select_engine(problem, params, SOURCE, fills_of(problem) if empty else None)
 
 
 _NAME, _PROBLEM = "attention of float8", without_factors(scaled_attention_problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Never
 
 from ..._hints import UNSET, corrected
@@ -15,13 +16,13 @@ from ...shapes.training_fusions import (
     filter_gradient,
 )
 from ...typing import Algo, ArrayLike, OutLike, Padding, PerAxis, Shape, StreamLike
-from .._algo_arguments import without_factors
+from .._algo_arguments import select_engine, without_factors
 from .._call import execute
 from .._documented import documented
 from .._fallback import by_engines
 from .._operation import Operation
 from .call import conv_of
-from .training import conv_batch_norm_statistics, selection
+from .training import conv_batch_norm_statistics
 from .training_formulas import data_by_formulas, filter_by_formulas
 from .training_graphs import DATA_SOURCE, FILTER_SOURCE
 
@@ -193,12 +194,12 @@ DATA = Operation(
     "the gradient of a convolution, a relu and a batch normalisation",
     _data,
     (by_engines(data_by_formulas, "engines_precompiled"),),
-    select=selection(DATA_SOURCE),
+    select=partial(select_engine, source=DATA_SOURCE, replaced=True),
     written=("out", *(f"{name} of out" for name in ConvBatchNormGradients._fields[1:])),
 )
 FILTER = Operation(
     "the gradient of a convolution's filter with scaled data",
     _filter,
     (by_engines(filter_by_formulas, "engines_precompiled"),),
-    select=selection(FILTER_SOURCE),
+    select=partial(select_engine, source=FILTER_SOURCE, replaced=True),
 )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from ... import algo_cache
 from ..._hints import UNSET, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...graph.operations import Graph
-from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_results
 from ...shapes.checks import Outs, Specs
 from ...shapes.scaled_conv import ScaledConv, scaled_conv_problem
 from ...typing import Algo, ArrayLike, FusedActivation, Padding, PerAxis, Precision, StreamLike
-from .._algo_arguments import AlgoArguments, without_factors
+from .._algo_arguments import select_engine, without_factors
 from .._call import execute
 from .._definition import Definition, defines
 from .._documented import documented
@@ -132,12 +130,11 @@ def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> ScaledCon
 
 def select(problem: Any, params: tuple[Any, ...], source: CandidateSource = SOURCE) -> Select:
     """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
-    wanted = AlgoArguments(*params[-3:]).request(problem)
-    if not problem.y.size:
-        return lambda _: SelectedPlan(zero_results(problem.results))
-    if not (problem.x.size and problem.w.size):
+    empty = None if problem.y.size else zero_results(problem.results)
+    selected = select_engine(problem, params, source, empty)
+    if problem.y.size and not (problem.x.size and problem.w.size):
         raise NotSupportedError(f"the sums of a {problem} have no terms")
-    return lambda ctx: algo_cache.select(problem, source, ctx, wanted)
+    return selected
 
 
 SCALED = Operation("a convolution with scale and bias", _problem, select=select)

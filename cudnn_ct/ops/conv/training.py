@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Never
 
-from ... import algo_cache
 from ..._hints import UNSET, corrected
-from ...algo_cache import CandidateSource
 from ...array import DeviceArray
-from ...context import Context
-from ...plans.base import SelectedPlan
 from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.training_fusions import (
     BatchNormFinalizeResult,
@@ -20,12 +16,12 @@ from ...shapes.training_fusions import (
     statistics_problem,
 )
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, Padding, PerAxis, StreamLike
-from .._algo_arguments import AlgoArguments, without_factors
+from .._algo_arguments import select_engine, without_factors
 from .._call import execute
 from .._documented import documented
 from .._fallback import by_engines
 from .._operands import present
-from .._operation import Operation, Select
+from .._operation import Operation
 from .call import conv_of
 from .scaled import conv_scale_bias_activation
 from .training_formulas import finalize_by_formulas
@@ -185,23 +181,6 @@ def batch_norm_finalize(
     return BatchNormFinalizeResult(*results)
 
 
-def selection(source: CandidateSource) -> Callable[[Any, tuple[Any, ...]], Select]:
-    """Return the ``select`` of an operation whose last parameters are `AlgoArguments`."""
-
-    def select(problem: Any, params: tuple[Any, ...]) -> Select:
-        wanted = AlgoArguments(*params[-3:]).request(problem)
-
-        def selected(ctx: Context) -> SelectedPlan:
-            if wanted.timed and ctx.library.lacks("engines_precompiled"):
-                # Raises where no engine is left, so that other graphs replace them: timing finds that later.
-                algo_cache.select(problem, source, ctx, wanted._replace(algo="heuristic"))
-            return algo_cache.select(problem, source, ctx, wanted)
-
-        return selected
-
-    return select
-
-
 @without_factors
 def _statistics(specs: Specs, outs: Outs, *geometry: Any, aligned: bool) -> StatisticsProblem:
     conv = conv_of("forward", specs["x"], specs["w"], outs[0], geometry)
@@ -211,13 +190,13 @@ def _statistics(specs: Specs, outs: Outs, *geometry: Any, aligned: bool) -> Stat
 STATISTICS = Operation(
     "a convolution with statistics",
     _statistics,
-    select=selection(STATISTICS_SOURCE),
+    select=partial(select_engine, source=STATISTICS_SOURCE),
     written=("out", "sums of out", "square_sums of out"),
 )
 FINALIZE = Operation(
     "the statistics of a batch normalisation",
     without_factors(finalize_problem),
     (by_engines(finalize_by_formulas, "engines_precompiled"),),
-    select=selection(FINALIZE_SOURCE),
+    select=partial(select_engine, source=FINALIZE_SOURCE, replaced=True),
     written=("out", *(f"{name} of out" for name in BatchNormFinalizeResult._fields[1:])),
 )

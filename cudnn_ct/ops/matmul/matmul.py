@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from ... import algo_cache
 from ..._config import config
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
-from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_results
 from ...shapes.checks import Outs, Specs
 from ...shapes.layer import results_of
 from ...shapes.matmul import MatmulProblem, matmul_problem
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, Precision, StreamLike
-from .._algo_arguments import AlgoArguments, without_factors
+from .._algo_arguments import select_engine, without_factors
 from .._call import execute
 from .._documented import documented
 from .._operands import present
@@ -109,15 +107,14 @@ def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> MatmulPro
 
 def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
     """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
-    wanted = AlgoArguments(*params[-3:]).request(problem)
-    if not problem.y.size or not problem.terms:
-        if problem.y.size and problem._replace(alpha=1.0).has_epilogue:
-            raise NotSupportedError(
-                f"the sums of a {problem.a} and b {problem.b} have no terms, and are not combined with a "
-                "bias, residual, scale or activation; pass the product alone"
-            )
-        return lambda _: SelectedPlan(zero_results(results_of(problem)))
-    return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
+    empty = None if problem.y.size and problem.terms else zero_results(results_of(problem))
+    selected = select_engine(problem, params, source_of(problem), empty)
+    if empty and problem.y.size and problem._replace(alpha=1.0).has_epilogue:
+        raise NotSupportedError(
+            f"the sums of a {problem.a} and b {problem.b} have no terms, and are not combined with a "
+            "bias, residual, scale or activation; pass the product alone"
+        )
+    return selected
 
 
 _MATMUL = Operation("a product of matrices", _problem, select=select)

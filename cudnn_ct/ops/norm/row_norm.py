@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from ... import algo_cache
 from ...algo_cache import CandidateSource
 from ...graph.offline import target_of
 from ...legal.rules import applying, more_engines, more_engines_of, rules_of_subjects
 from ...legal.subjects import Subject, subjects_of
-from ...plans.base import SelectedPlan, packed_of
+from ...plans.base import packed_of
 from ...plans.wrappers import zero_results
 from ...shapes.checks import result_slots
 from ...shapes.layer import results_of
@@ -25,7 +24,7 @@ from ...shapes.layer_norm import (
     row_norm_gradient,
 )
 from ...shapes.parse import as_bool
-from .._algo_arguments import AlgoArguments, without_factors
+from .._algo_arguments import select_engine, without_factors
 from .._call import execute
 from .._graph_source import GraphSource
 from .._operation import Operation, Select
@@ -110,10 +109,8 @@ def source_of(problem: RowNorm | RowNormGradient) -> CandidateSource:
 
 
 def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Select:
-    wanted = AlgoArguments(*params[-3:]).request(problem)
-    if not problem.x.size:
-        return lambda _: SelectedPlan(zero_results(results_of(problem)))
-    return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
+    empty = None if problem.x.size else zero_results(results_of(problem))
+    return select_engine(problem, params, source_of(problem), empty)
 
 
 _PARAMETERS = ("scale", "bias", "dscale", "dbias")
