@@ -75,9 +75,7 @@ def lost_answer(call: str, severity: Severity) -> Finding:
 
 
 def run(
-    plans: list[tuple[dict[str, Any], dict[str, str]]],
-    timeout: float,
-    driver_functions: Iterable[str] = (),
+    plans: list[tuple[dict[str, Any], dict[str, str]]], timeout: float, driver_functions: Iterable[str] = ()
 ) -> list[Report]:
     """Run a child for each plan at the same time, each with its additions to the environment."""
     # All end within ``timeout`` seconds. ``driver_functions`` are the functions of the stub for libcuda.

@@ -217,11 +217,7 @@ def _selected(
 
 
 def _save(
-    store: PlanStore,
-    request: PlanRequest,
-    native: BackendDescriptor,
-    candidate: Candidate,
-    context: Context,
+    store: PlanStore, request: PlanRequest, native: BackendDescriptor, candidate: Candidate, context: Context
 ) -> None:
     """Store a plan that was made, if its engine took long to compile."""
     recorded = active()

@@ -160,13 +160,7 @@ class GraphSource(CandidateSource):
         return self.rules_of(problem, target_of(context))
 
     def _engines(
-        self,
-        problem: Any,
-        mode: str,
-        context: Context,
-        *,
-        most: int | None = None,
-        first: int | None = None,
+        self, problem: Any, mode: str, context: Context, *, most: int | None = None, first: int | None = None
     ) -> list[Candidate]:
         graph, rules = self.graph_of(problem), self._rules(problem, context)
         modes = heuristic_modes(graph, context)

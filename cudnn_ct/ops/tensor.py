@@ -9,13 +9,7 @@ from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..plans.base import Plan, tensors_of
-from ..plans.elementwise import (
-    alpha_plan,
-    fill_plan,
-    scale_plan,
-    scaling_by_op_tensor,
-    transform_plan,
-)
+from ..plans.elementwise import alpha_plan, fill_plan, scale_plan, scaling_by_op_tensor, transform_plan
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..plans.program import Program
 from ..plans.strided_copy import StridedCopy

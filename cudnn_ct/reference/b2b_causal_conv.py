@@ -14,12 +14,7 @@ from .causal_conv import causal_gradients, causal_sums
 
 @np.errstate(all="ignore")
 def b2b_causal_conv1d(
-    x: ArrayLike,
-    w_proj: ArrayLike,
-    w_mixer: ArrayLike,
-    skip_bias: ArrayLike,
-    *,
-    out: Outs | None = None,
+    x: ArrayLike, w_proj: ArrayLike, w_mixer: ArrayLike, skip_bias: ArrayLike, *, out: Outs | None = None
 ) -> B2BCausalConvResult[Array]:
     """Compute ``gate * (conv(a * b) + skip_bias * a * b)``. See :func:`cudnn_ct.b2b_causal_conv1d`."""
     names = {"x": x, "w_proj": w_proj, "w_mixer": w_mixer, "skip_bias": skip_bias}

@@ -44,12 +44,7 @@ def attention_problem(
 
 
 def attention_gradient_problem(
-    specs: Specs,
-    outs: Outs,
-    dbias: Any,
-    *parameters: Any,
-    aligned: bool = True,
-    deterministic: bool = False,
+    specs: Specs, outs: Outs, dbias: Any, *parameters: Any, aligned: bool = True, deterministic: bool = False
 ) -> AttentionProblem:
     """Return the problem of the backward pass, whose ``parameters`` are those of the forward pass."""
     problem = _operands(specs, *parameters, aligned=aligned, deterministic=deterministic)

@@ -153,12 +153,7 @@ def matmul_problem(
 
 
 def scaled_matmul_problem(
-    specs: Specs,
-    outs: Outs,
-    activation: Any,
-    out_dtype: Any,
-    *,
-    aligned: bool = True,
+    specs: Specs, outs: Outs, activation: Any, out_dtype: Any, *, aligned: bool = True
 ) -> MatmulProblem:
     """Validate a product of float8 matrices with scales; ``outs`` are y and, if it is computed, amax."""
     a, b = specs["a"], specs["b"]

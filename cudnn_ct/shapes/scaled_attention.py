@@ -8,13 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..dtypes import as_dtype
 from ..errors import NotSupportedError
 from .attention import AttentionCore, attention_band
-from .attention_rules import (
-    attention_scale,
-    check_head_count,
-    check_head_size,
-    given_or,
-    like_axes,
-)
+from .attention_rules import attention_scale, check_head_count, check_head_size, given_or, like_axes
 from .checks import Outs, Specs, expect_shape
 from .epilogue import FLOAT8, WITHOUT_AMAX, check_dtype, scales_of
 from .layer import titled, writes

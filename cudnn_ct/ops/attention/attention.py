@@ -11,11 +11,7 @@ from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...autotune.request import request
 from ...plans.base import SelectedPlan
-from ...shapes.attention import (
-    AttentionGradients,
-    AttentionProblem,
-    AttentionResult,
-)
+from ...shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
 from ...shapes.attention_rules import attention_gradient_problem, attention_problem
 from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.parse import as_bool

@@ -19,13 +19,7 @@ from ...plans.wrappers import on_copies
 from ...shapes.attention_rules import like_axes
 from ...shapes.epilogue import FLOAT8
 from ...shapes.layer import results_of
-from ...shapes.scaled_attention import (
-    HEAD_MULTIPLE,
-    LENGTHS,
-    SCALES,
-    WEIGHT_SCALE,
-    ScaledAttentionProblem,
-)
+from ...shapes.scaled_attention import HEAD_MULTIPLE, LENGTHS, SCALES, WEIGHT_SCALE, ScaledAttentionProblem
 from ...shapes.specs import ALIGNMENT, Shape, TensorSpec, equivalent_strides
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource

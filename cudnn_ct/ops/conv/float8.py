@@ -13,16 +13,7 @@ from ...shapes.conv import GEOMETRY
 from ...shapes.epilogue import WITHOUT_AMAX
 from ...shapes.parse import as_bool
 from ...shapes.scaled_conv import Float8Conv, ScaledConvResult, float8_conv_problem
-from ...typing import (
-    Algo,
-    ArrayLike,
-    DTypeLike,
-    MatmulActivation,
-    OutLike,
-    Padding,
-    PerAxis,
-    StreamLike,
-)
+from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, Padding, PerAxis, StreamLike
 from .._algo_arguments import without_factors
 from .._call import execute
 from .._definition import Definition, defines

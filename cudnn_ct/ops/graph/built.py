@@ -56,11 +56,7 @@ class BuiltGraph(Prepared, Generic[Results]):
     _cannot_copy = "pickle problem, or export tuned engines by ct.export_algo_cache"
 
     def __init__(
-        self,
-        problem: GraphProblem,
-        arguments: AlgoArguments,
-        strict: bool,
-        dynamic_shapes: bool | None,
+        self, problem: GraphProblem, arguments: AlgoArguments, strict: bool, dynamic_shapes: bool | None
     ) -> None:
         self._request = arguments.request(problem, strict, dynamic_shapes)
         self.problem = with_deterministic_sums(problem) if self._request.deterministic else problem

@@ -58,12 +58,7 @@ def row_norm_forward(
 
 
 def row_norm_backward(
-    op: Operation,
-    operands: dict[str, Any],
-    with_bias: bool,
-    choice: tuple[Any, ...],
-    out: Any,
-    stream: Any,
+    op: Operation, operands: dict[str, Any], with_bias: bool, choice: tuple[Any, ...], out: Any, stream: Any
 ) -> list[Any]:
     """Call a gradient; without a bias, its gradient is None."""
     absent = "" if with_bias else WITHOUT_DBIAS

@@ -88,11 +88,7 @@ def _weights_problem(
 
 
 def _with_tensors(
-    step: RNNStep,
-    specs: Specs,
-    results: Mapping[str, tuple[int, ...] | None],
-    outs: Outs,
-    aligned: bool,
+    step: RNNStep, specs: Specs, results: Mapping[str, tuple[int, ...] | None], outs: Outs, aligned: bool
 ) -> RNNStep:
     """Add the tensors of a run to a step, in the order of its pointers."""
     shapes = [(name, shape) for name, shape in results.items() if shape is not None]
