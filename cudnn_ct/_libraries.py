@@ -161,7 +161,9 @@ def read_folder(
     libraries, extra = {}, []
     for part in sorted(found, key=lambda part: order.index(part) if part in order else len(order)):
         names = sorted(found[part], key=lambda name: _preference(name, own))
-        opened = names[0] if _is_searched(names[0], own) else None
+        # cuDNN searches for these names; others are accepted if its version is unknown.
+        searched = not part or not own or names[0].version in (own, "9", "")
+        opened = names[0] if searched else None
         if opened:
             libraries[part] = read(opened)
         extra += [name for name in names if not opened or not _same(name.path, opened.path, root)]
@@ -213,11 +215,6 @@ def _preference(name: _files.LibraryName, own: str) -> tuple[int, list[int]]:
     order = ["9", own, ""] if not name.part else [own, "9", ""]
     rank = order.index(name.version) if name.version in order else len(order)
     return rank, [-int(digits) for digits in name.version.split(".") if digits]
-
-
-def _is_searched(name: _files.LibraryName, own: str) -> bool:
-    """Return whether cuDNN finds a part by this name; other names are accepted if its version is unknown."""
-    return not name.part or not own or name.version in (own, "9", "")
 
 
 def files_of(folder: str) -> Iterator[_files.LibraryName]:

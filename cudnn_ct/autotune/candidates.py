@@ -126,7 +126,11 @@ class CandidateSet:
             self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
         differed = any(isinstance(failure, DifferentResultError) for failure in failures)
         if self._key and not (passing or differed or config.debug_sync):  # its waits would be in the times
-            store().put(self._key, _as_json(self._rows) | {"call": str(caller())})
+            usable = [row for row in self._rows if not row.rejected]
+            # The three fastest rows, and the one with the least workspace.
+            best = usable[:3] + sorted(usable[3:], key=lambda row: row.workspace)[:1]
+            stored = [row._replace(problem=None)._asdict() for row in best or self._rows]
+            store().put(self._key, {"rows": stored, "call": str(caller())})
 
     def warn_once(self) -> bool:
         with self.lock:
@@ -219,13 +223,6 @@ def choice_of(problem: Problem, request: AlgoRequest) -> tuple[str, dict[str, An
     if request.dynamic_shapes:
         limits["dynamic_shapes"] = True
     return f"{type(problem).__name__} {problem!r}", limits | {"compiled": request.compiled}
-
-
-def _as_json(rows: list[Candidate]) -> dict[str, Any]:
-    """Return a timed decision for the store: the three fastest rows and the one with the least workspace."""
-    usable = [row for row in rows if not row.rejected]
-    best = usable[:3] + sorted(usable[3:], key=lambda row: row.workspace)[:1]
-    return {"rows": [row._replace(problem=None)._asdict() for row in best or rows]}
 
 
 def load_candidates(key: str) -> list[Candidate]:

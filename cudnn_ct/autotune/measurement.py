@@ -60,7 +60,11 @@ def benchmark_rows(
             _check_workspace(plans[place]().workspace, limit, context)  # a row may not have all of it
 
         times = benchmark.benchmark(runs, context.stream, () if every else engines, admit)
-        return times if scratch is None or not compared else _compared(scratch, rows, runs, engines, times)
+        if scratch is None or not compared:
+            return times
+        timed = {i: runs[i] for i, time in enumerate(times) if isinstance(time, float)}
+        errors = agreement.outliers(scratch, timed, [str(row) for row in rows], engines)
+        return [errors.get(i, time) for i, time in enumerate(times)]
 
     try:
         with benchmarking, timing():
@@ -113,19 +117,6 @@ def _check_workspace(nbytes: int, best: float, context: Context) -> None:
 def large_workspaces_last(rows: Sequence[Candidate]) -> list[Candidate]:
     """Return candidates in their order, those with large workspaces after the others, which bound them."""
     return sorted(rows, key=lambda row: row.workspace > LARGE_WORKSPACE)
-
-
-def _compared(
-    scratch: agreement.ScratchResults,
-    rows: Sequence[Candidate],
-    runs: Sequence[Callable[[], None]],
-    engines: Sequence[benchmark.EngineGroup],
-    times: list[benchmark.Time | None],
-) -> list[benchmark.Time | None]:
-    """Return the times, with errors for the candidates whose results differ."""
-    timed = {i: runs[i] for i, time in enumerate(times) if isinstance(time, float)}
-    errors = agreement.outliers(scratch, timed, [str(row) for row in rows], engines)
-    return [errors.get(i, time) for i, time in enumerate(times)]
 
 
 def _kind(row: Candidate) -> benchmark.EngineGroup:

@@ -68,7 +68,9 @@ def _count_results(
     try:
         scratch = ScratchResults(problem, [*(start for _, start in operands), *[0] * results], stream)
         found, runs = set[bytes](), 0
-        wanted, end = _runs(problem.results), time.monotonic() + SECONDS
+        # So many runs should show a difference in one of the results.
+        needed = max(HIDDEN.get(spec.dtype, 0) * 3 // max(spec.size, 1) for spec in problem.results)
+        wanted, end = max(RUNS, min(needed, MAX_RUNS)), time.monotonic() + SECONDS
         while runs < RUNS or (len(found) == 1 and runs < wanted and time.monotonic() < end):
             # A kernel alone on the device may always take its blocks in one order: others run just before it.
             def run(times: int = 1 + runs % BEFORE) -> None:
@@ -81,12 +83,6 @@ def _count_results(
         return len(found), runs
     finally:
         context.drop_workspace()
-
-
-def _runs(results: Sequence[TensorSpec]) -> int:
-    """Return the number of runs that should show a difference in one of the results."""
-    needed = [HIDDEN.get(spec.dtype, 0) * 3 // max(spec.size, 1) for spec in results]
-    return max(RUNS, min(max(needed), MAX_RUNS))
 
 
 def _random_operand(spec: TensorSpec, seed: int, stream: Any) -> tuple[Any, int]:

@@ -103,7 +103,9 @@ def command(op: tuple[str, ...], as_json: bool) -> None:
     else:
         show(COLUMNS, [cells(row) for row in rows])
         say()
-        say(_summary(rows))
+        counts = {verdict: count(rows, verdict) for verdict in (OK, FAILED, SKIPPED)}
+        summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+        say(f"{summary}, in {sum(row.seconds for row in rows):.1f} s")
     if failed := count(rows, FAILED):
         reason = "" if here else f"; and no operation was run: {here.reason}"
         fail(f"{failed} of {len(rows)} failed{reason}")
@@ -116,12 +118,6 @@ def _on_gpu(only: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], Outcome]]
     for case in cases():
         if not only or case.operation in only:
             yield case.operation, partial(attempt, case)
-
-
-def _summary(rows: list[Outcome]) -> str:
-    seconds = sum(row.seconds for row in rows)
-    counts = [f"{number} {verdict}" for verdict in (OK, FAILED, SKIPPED) if (number := count(rows, verdict))]
-    return f"{', '.join(counts)}, in {seconds:.1f} s"
 
 
 def _version() -> str | None:

@@ -43,7 +43,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.renamed:
         print(f"{parser.prog}: --arch was renamed: use --gpu", file=sys.stderr)
     options.format = options.format or ("json" if options.json else "text")
-    options.deep = not options.shallow and (options.deep or (options.pid is None and _in_ci()))
+    in_ci = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+    options.deep = not options.shallow and (options.deep or (options.pid is None and in_ci))
     options.fail_on = SEVERITIES[options.fail_on or ("warning" if options.strict else "error")]
     return options
 
@@ -104,10 +105,6 @@ def _contradiction(options: argparse.Namespace) -> str:
     if options.deep and options.shallow:
         return "--deep and --shallow cannot be combined"
     return requirements_of(options).contradiction()
-
-
-def _in_ci() -> bool:
-    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def _settings(parser: _Parser) -> tuple[str, Mapping[str, Any]]:

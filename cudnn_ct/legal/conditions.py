@@ -173,17 +173,13 @@ _MULTIPLY = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filt
 _EXTREMES = ("max", "min", "amax")
 
 
-def _multiplies_float32(problem: Any) -> bool:
-    products = [one for one in problem.nodes if one.kind in _MULTIPLY]
-    operands = [value for one in products for value in problem.operands_of(one).values()]
-    return any(value.spec.dtype == "float32" for value in operands)
-
-
 def is_exact(problem: Any) -> bool:
     """Return whether products of float32 must not be computed in TF32."""
     from .rules import without_wrong_tf32  # which reads conditions
 
-    if not _multiplies_float32(problem):
+    products = [one for one in problem.nodes if one.kind in _MULTIPLY]
+    operands = [value for one in products for value in problem.operands_of(one).values()]
+    if not any(value.spec.dtype == "float32" for value in operands):
         return False
     wrong = any(without_wrong_tf32(one) != one for one in convolutions_of(problem))
     return not problem.tensor_cores or wrong

@@ -134,7 +134,8 @@ class Formulas:
         """Return an operand of a run, or a result that was stored."""
         term = Term("", vector=vector, dtype=dtype)
         if vector and self._matrix.length == 1:
-            place = self._copied(place, dtype)
+            given, place = place, self._temporary(2, dtype)
+            self._steps.append(Step(duplicate_plan(TensorSpec.packed((1,), dtype)), (given, place)))
         self._places[term] = place
         return term
 
@@ -182,11 +183,6 @@ class Formulas:
         self._temporaries.append(TensorSpec.packed((size,), dtype))
         return self._given + len(self._temporaries) - 1
 
-    def _copied(self, place: int, dtype: str) -> int:
-        copy = self._temporary(2, dtype)
-        self._steps.append(Step(duplicate_plan(TensorSpec.packed((1,), dtype)), (place, copy)))
-        return copy
-
     def _compute(self, term: Term, place: int, dtype: str) -> Term:
         if term.reduces and dtype != "float32":
             term = Term("identity", term)  # engines reduce to float32 alone
@@ -197,15 +193,13 @@ class Formulas:
 
     def _step(self, term: Term, place: int, dtype: str) -> Step:
         """Return the step of one graph, after those of the vectors that it repeats."""
-        draft = _Draft(self._in_memory, self._shape_of(term), reduced=term.reduces)
+        matrix = self._matrix
+        if term.vector and not term.reduces:
+            matrix = Matrix(1, max(matrix.length, 2), "columns")
+        draft = _Draft(self._in_memory, matrix, reduced=term.reduces)
         graph = draft.graph(term, dtype)
         plan = first_plan(graph, self._context)
         return Step(plan, (*(self._places[one] for one in draft.read), place))
-
-    def _shape_of(self, term: Term) -> Matrix:
-        if not term.vector or term.reduces:
-            return self._matrix
-        return Matrix(1, max(self._matrix.length, 2), "columns")
 
     def _in_memory(self, term: Term, of_vectors: bool) -> Term:
         """Return an operand of a node; vectors that matrices are computed with are stored first."""

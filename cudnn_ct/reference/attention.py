@@ -145,11 +145,6 @@ class _Sequence(NamedTuple):
     keys: int
 
 
-def _bias(given: Array) -> Float64:
-    """Return a bias in float64; that of a mask is 0 where it is True and -inf elsewhere."""
-    return np.where(given, 0.0, -np.inf) if given.dtype == bool else wide(given)
-
-
 def _mask(kept: ArrayLike) -> Array:
     """Return the mask of dropout as floats."""
     mask = np.asarray(kept)
@@ -175,7 +170,8 @@ class _Batch:
         self.table = operands.get("page_table")
         self.arrays = {name: wide(array) for name, array in operands.items() if name not in others}
         if "bias" in operands:
-            self.arrays["bias"] = _bias(operands["bias"])
+            bias = operands["bias"]  # that of a mask is 0 where it is True and -inf elsewhere
+            self.arrays["bias"] = np.where(bias, 0.0, -np.inf) if bias.dtype == bool else wide(bias)
         self.kept = None if kept is None else _mask(kept)
         # float32 and float64 exist here only, so the rules get float16.
         self.specs = {name: TensorSpec.packed(array.shape, "float16") for name, array in operands.items()}

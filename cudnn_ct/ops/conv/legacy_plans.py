@@ -15,7 +15,7 @@ from ...plans.call import CallPlan
 from ...plans.program import Program, Step, Steps
 from ...plans.scalars import scalar_type
 from ...shapes.fused import FusedConv
-from ...shapes.specs import ActivationSpec, TensorSpec
+from ...shapes.specs import ActivationSpec
 from .legacy_descriptors import ConvDescriptors
 
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
@@ -73,7 +73,7 @@ class FusedPlan(ConvolutionPlan):
         self._factors = self._scalar(problem.alpha1), self._scalar(problem.alpha2 if problem.z else 0.0)
         spec = ActivationSpec(problem.activation)  # type: ignore[arg-type]  # graphs alone compute gelu
         self._activation = ActivationDescriptor.cached(spec)
-        self._bias = problem.bias and _descriptor(problem.bias)
+        self._bias = problem.bias and TensorDescriptor.cached(*images(problem.bias))
 
     # The factors are part of the problem, so the alpha and beta of a run are 1 and 0.
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
@@ -134,7 +134,3 @@ def unfused_plan(problem: FusedConv, inner: Plan) -> Program:
         steps.append(Step(CallPlan("cudnnActivationForward", (activation,), [(0, y)], y), (-1,)))
     about = "{}; bias, residual and activation by separate calls"
     return Program(Steps((), steps), about=about, main=inner)
-
-
-def _descriptor(spec: TensorSpec) -> TensorDescriptor:
-    return TensorDescriptor.cached(*images(spec))

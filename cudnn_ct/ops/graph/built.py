@@ -132,7 +132,8 @@ class BuiltGraph(Prepared, Generic[Results]):
         if array_shapes.active():  # its graph is recorded
             algo_cache.select(self.problem, source_of(self.problem), ShapesOnly(), self._request)
             return self
-        where = _stream(stream)
+        where = streams.current_stream()
+        where = where if stream is None else streams.as_stream(stream, where.device)
         with streams.on_device(where.device):
             self._of_thread(plans, context.current(where))
         return self
@@ -284,11 +285,6 @@ def newer_operations(problem: GraphProblem, version: int) -> str:
     loaded = f"{version // 10_000}.{version % 10_000 // 100}.{version % 100}"
     listed = ", ".join(f"{kind} since cuDNN {since}" for kind, since in newer.items())
     return f"operations are newer than the loaded cuDNN {loaded}: {listed}" if newer else ""
-
-
-def _stream(stream: StreamLike | None) -> Stream:
-    found = streams.current_stream()
-    return found if stream is None else streams.as_stream(stream, found.device)
 
 
 def _expect(found: TensorSpec, name: str, spec: TensorSpec) -> None:

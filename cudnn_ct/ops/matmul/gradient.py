@@ -142,7 +142,9 @@ def _product(
     stream: Stream = keywords["stream"]
     same: bool | None = keywords["deterministic"]
     if _foldable(left, right, operand):
-        left, right = _folded(left, right)
+        tall = left.transpose(_swapped(left))
+        flat = [array.view_as(_flat(array)) for array in (tall, right)]  # type: ignore[arg-type]
+        left, right = flat[0].T, flat[1]
     full = matmul_shape(left.shape, right.shape)
     shape = operand.shape if operand.ndim > 1 else full[-2:]
     own = (*(1,) * (len(full) - len(shape)), *shape)
@@ -167,12 +169,6 @@ def _foldable(left: DeviceArray, right: DeviceArray, operand: DeviceArray) -> bo
         return False
     tall = left.transpose(_swapped(left))
     return all(_flat(array) is not None for array in (tall, right))
-
-
-def _folded(left: DeviceArray, right: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-    tall = left.transpose(_swapped(left))
-    flat = [array.view_as(_flat(array)) for array in (tall, right)]  # type: ignore[arg-type]
-    return flat[0].T, flat[1]
 
 
 def _flat(array: DeviceArray) -> TensorSpec | None:

@@ -50,7 +50,8 @@ class _Axis(NamedTuple):
 def slices_of(problem: MatmulProblem) -> Slices:
     """Return the product of three axes that computes a problem, in one run or one for each slice."""
     tensors = {name: getattr(problem, name) for name in _BATCHED if getattr(problem, name)}
-    batch = _batch_shape(problem)
+    last = (len(problem.a.shape) > 1) + (len(problem.b.shape) > 1)
+    batch = problem.y.shape[: len(problem.y.shape) - last]
     matrices = {name: _matrix(name, spec, problem, len(batch)) for name, spec in tensors.items()}
     axes = _merged(
         [
@@ -119,11 +120,6 @@ def _is_matrix(name: str, spec: TensorSpec, problem: MatmulProblem) -> bool:
     if name in ("y", "residual"):
         return matrix.column_step == 1 and matrix.row_step >= matrix.columns
     return 1 in (matrix.row_step, matrix.column_step)
-
-
-def _batch_shape(problem: MatmulProblem) -> tuple[int, ...]:
-    last = (len(problem.a.shape) > 1) + (len(problem.b.shape) > 1)
-    return problem.y.shape[: len(problem.y.shape) - last]
 
 
 def _matrix(name: str, spec: TensorSpec, problem: MatmulProblem, rank: int = 0) -> _Matrix:

@@ -168,7 +168,8 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
         return None
     if x.size < MIN_ELEMENTS or x.size > INT_MAX or not config.allow_runtime_compilation:
         return None
-    ordered = _in_order_of(x, y)
+    places = sorted(range(len(x.shape)), key=lambda axis: -x.strides[axis])
+    ordered = TensorSpec(y.shape, strides_in_order(y.shape, places), "float32")  # in the memory order of x
     matrix = _matrix(x, ordered)
     if matrix is None or form.only not in (None, matrix.kept):
         return None
@@ -247,12 +248,6 @@ def reduction_graph(form: GraphReduction, dtype: str, matrix: MatrixView) -> Gra
         before = node("pointwise", mode=form.before, math_prec="float32", xdesc=x, ydesc=each, **second)
         nodes.insert(0, before)
     return Graph(tuple(nodes), (x, y))
-
-
-def _in_order_of(x: TensorSpec, y: TensorSpec) -> TensorSpec:
-    """Return a contiguous float32 spec of the shape of y, with axes in the memory order of x."""
-    places = sorted(range(len(x.shape)), key=lambda axis: -x.strides[axis])
-    return TensorSpec(y.shape, strides_in_order(y.shape, places), "float32")
 
 
 def _matrix(x: TensorSpec, y: TensorSpec) -> MatrixView | None:
