@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import array_shapes, context
 from .._caches import CallCache
@@ -16,6 +16,7 @@ from ..cuda.allocator import allocate_block
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream, in_use
 from ..errors import CudnnError, ExecutionFailedError
+from ..shapes.checks import result_slots
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
 from ._operands import import_arrays, read_arrays, refuse_overlap, wrap_arrays
@@ -25,6 +26,8 @@ from ._shapes import call_on_shapes
 
 if TYPE_CHECKING:
     from ._state import CallState
+
+R = TypeVar("R", bound=tuple[Any, ...])
 
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 UNSCALED = (False, False)
@@ -118,6 +121,26 @@ def execute(
     finally:
         if previous is not None:
             streams.restore_device(previous)
+
+
+def execute_as(
+    kind: type[R],
+    op: Operation,
+    given: dict[str, Any],
+    params: tuple[Any, ...],
+    out: Any,
+    stream: Any,
+    absent: str = "",
+    count: int = 1,
+) -> R:
+    """Call an operation on operands by name, and return its results as a named tuple.
+
+    ``absent`` is the reason why the last ``count`` results do not exist: they are None.
+    """
+    fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # of a named tuple
+    outs = result_slots(out, fields, absent=absent, count=count)
+    results = execute(op, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
+    return kind(*results, *[None] * (len(fields) - len(outs)))
 
 
 def _prepared(

@@ -8,14 +8,14 @@ from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...graph.operations import Graph
-from ...shapes.checks import Outs, Specs, result_slots
+from ...shapes.checks import Outs, Specs
 from ...shapes.conv import GEOMETRY
 from ...shapes.epilogue import WITHOUT_AMAX
 from ...shapes.parse import as_bool
 from ...shapes.scaled_conv import Float8Conv, ScaledConvResult, float8_conv_problem
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, Padding, PerAxis, StreamLike
 from .._algo_arguments import without_factors
-from .._call import execute
+from .._call import execute_as
 from .._definition import Definition, defines
 from .._documented import documented
 from .._epilogue import graph_with_epilogue
@@ -121,13 +121,11 @@ def scaled_conv(
         return corrected(scaled_conv, locals())
     optional = present(bias=bias, descale_x=descale_x, descale_w=descale_w, scale=scale)
     given = {"x": x, "w": w} | optional
-    computed = as_bool(amax, "amax")
-    outs = result_slots(out, ScaledConvResult._fields, absent="" if computed else WITHOUT_AMAX)
+    absent = "" if as_bool(amax, "amax") else WITHOUT_AMAX
     params = (
         padding, stride, dilation, groups, activation, out_dtype, algo, deterministic, workspace_limit,
     )  # fmt: skip
-    results = execute(FLOAT8_CONV, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
-    return ScaledConvResult(results[0], results[1] if computed else None)
+    return execute_as(ScaledConvResult, FLOAT8_CONV, given, params, out, stream, absent)
 
 
 @without_factors

@@ -7,7 +7,7 @@ from typing import Any, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
-from ...shapes.checks import Outs, Specs, result_slots
+from ...shapes.checks import Outs, Specs
 from ...shapes.training_fusions import (
     ConvBatchNormGradients,
     DataGradient,
@@ -17,7 +17,7 @@ from ...shapes.training_fusions import (
 )
 from ...typing import Algo, ArrayLike, OutLike, Padding, PerAxis, Shape, StreamLike
 from .._algo_arguments import select_engine, without_factors
-from .._call import execute
+from .._call import execute, execute_as
 from .._documented import documented
 from .._fallback import by_engines
 from .._operation import Operation
@@ -105,9 +105,7 @@ def conv_backward_data_relu_batch_norm(
         return corrected(conv_backward_data_relu_batch_norm, locals())
     given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
     params = (padding, stride, dilation, algo, deterministic, workspace_limit)
-    outs = result_slots(out, ConvBatchNormGradients._fields)
-    results = execute(DATA, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
-    return ConvBatchNormGradients(*results)
+    return execute_as(ConvBatchNormGradients, DATA, given, params, out, stream)
 
 
 @documented(conv_batch_norm_statistics)

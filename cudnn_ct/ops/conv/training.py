@@ -7,7 +7,7 @@ from typing import Any, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
-from ...shapes.checks import Outs, Specs, result_slots
+from ...shapes.checks import Outs, Specs
 from ...shapes.training_fusions import (
     BatchNormFinalizeResult,
     ConvStatisticsResult,
@@ -17,7 +17,7 @@ from ...shapes.training_fusions import (
 )
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, Padding, PerAxis, StreamLike
 from .._algo_arguments import select_engine, without_factors
-from .._call import execute
+from .._call import execute_as
 from .._documented import documented
 from .._fallback import by_engines
 from .._operands import present
@@ -93,9 +93,7 @@ def conv_batch_norm_statistics(
         return corrected(conv_batch_norm_statistics, locals())
     given = {"x": x, "w": w} | present(scale=scale, bias=bias)
     params = (padding, stride, dilation, algo, deterministic, workspace_limit)
-    outs = result_slots(out, ConvStatisticsResult._fields)
-    results = execute(STATISTICS, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
-    return ConvStatisticsResult(*results)
+    return execute_as(ConvStatisticsResult, STATISTICS, given, params, out, stream)
 
 
 @documented(conv_scale_bias_activation)
@@ -176,9 +174,7 @@ def batch_norm_finalize(
         "running_var": running_var,
     }
     params = (count, epsilon, momentum, eq_dtype, algo, deterministic, workspace_limit)
-    outs = result_slots(out, BatchNormFinalizeResult._fields)
-    results = execute(FINALIZE, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
-    return BatchNormFinalizeResult(*results)
+    return execute_as(BatchNormFinalizeResult, FINALIZE, given, params, out, stream)
 
 
 @without_factors

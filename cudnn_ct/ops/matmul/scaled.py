@@ -7,13 +7,12 @@ from typing import Any, Never
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
-from ...shapes.checks import result_slots
 from ...shapes.epilogue import WITHOUT_AMAX
 from ...shapes.matmul import MatmulProblem, ScaledMatmulResult, scaled_matmul_problem
 from ...shapes.parse import as_bool
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, StreamLike
 from .._algo_arguments import without_factors
-from .._call import execute
+from .._call import execute_as
 from .._documented import documented
 from .._operands import present
 from .._operation import Operation, Select
@@ -94,11 +93,9 @@ def scaled_matmul(
     added = present(bias=bias, residual=residual)
     factors = present(descale_a=descale_a, descale_b=descale_b, scale=scale)
     given = {"a": a, "b": b} | added | factors
-    computed = as_bool(amax, "amax")
-    outs = result_slots(out, ScaledMatmulResult._fields, absent="" if computed else WITHOUT_AMAX)
+    absent = "" if as_bool(amax, "amax") else WITHOUT_AMAX
     params = (activation, out_dtype, algo, deterministic, workspace_limit)
-    results = execute(_SCALED, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
-    return ScaledMatmulResult(results[0], results[1] if computed else None)
+    return execute_as(ScaledMatmulResult, _SCALED, given, params, out, stream, absent)
 
 
 def _select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:

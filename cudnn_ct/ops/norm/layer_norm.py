@@ -6,20 +6,19 @@ from typing import Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
-from ...shapes.layer_norm import LayerNormGradients, LayerNormResult, RMSNormGradients, RMSNormResult
+from ...shapes.layer_norm import (
+    WITHOUT_DBIAS,
+    WITHOUT_STATISTICS,
+    LayerNormGradients,
+    LayerNormResult,
+    RMSNormGradients,
+    RMSNormResult,
+)
 from ...shapes.parse import as_bool
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
+from .._call import execute_as
 from .._documented import documented
-from .row_norm import (
-    ADAPTIVE,
-    ADAPTIVE_GRADIENT,
-    LAYER,
-    LAYER_GRADIENT,
-    RMS,
-    RMS_GRADIENT,
-    row_norm_backward,
-    row_norm_forward,
-)
+from .row_norm import ADAPTIVE, ADAPTIVE_GRADIENT, LAYER, LAYER_GRADIENT, RMS, RMS_GRADIENT
 
 
 @documented()
@@ -81,10 +80,10 @@ def layer_norm(
     """
     if more or unknown or x is UNSET or scale is UNSET:
         return corrected(layer_norm, locals())
-    choice = (algo, deterministic, workspace_limit)
-    fields = LayerNormResult._fields
-    results = row_norm_forward(LAYER, fields, x, scale, bias, epsilon, training, choice, out, stream)
-    return LayerNormResult(*results)
+    given = {"x": x, "scale": scale} if bias is None else {"x": x, "scale": scale, "bias": bias}
+    params = (epsilon, algo, deterministic, workspace_limit)
+    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
+    return execute_as(LayerNormResult, LAYER, given, params, out, stream, absent, count=2)
 
 
 @documented(layer_norm)
@@ -134,8 +133,8 @@ def layer_norm_backward(
     if more or unknown or dy is UNSET or x is UNSET or scale is UNSET or mean is UNSET or invstd is UNSET:
         return corrected(layer_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
-    choice = (algo, deterministic, workspace_limit)
-    return LayerNormGradients(*row_norm_backward(LAYER_GRADIENT, operands, True, choice, out, stream))
+    params = (algo, deterministic, workspace_limit)
+    return execute_as(LayerNormGradients, LAYER_GRADIENT, operands, params, out, stream)
 
 
 @documented(layer_norm)
@@ -188,10 +187,10 @@ def ada_layer_norm(
     """
     if more or unknown or x is UNSET or scale is UNSET:
         return corrected(ada_layer_norm, locals())
-    choice = (algo, deterministic, workspace_limit)
-    fields = LayerNormResult._fields
-    results = row_norm_forward(ADAPTIVE, fields, x, scale, bias, epsilon, training, choice, out, stream)
-    return LayerNormResult(*results)
+    given = {"x": x, "scale": scale} if bias is None else {"x": x, "scale": scale, "bias": bias}
+    params = (epsilon, algo, deterministic, workspace_limit)
+    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
+    return execute_as(LayerNormResult, ADAPTIVE, given, params, out, stream, absent, count=2)
 
 
 @documented(layer_norm_backward)
@@ -240,8 +239,8 @@ def ada_layer_norm_backward(
     if more or unknown or dy is UNSET or x is UNSET or scale is UNSET or mean is UNSET or invstd is UNSET:
         return corrected(ada_layer_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
-    choice = (algo, deterministic, workspace_limit)
-    return LayerNormGradients(*row_norm_backward(ADAPTIVE_GRADIENT, operands, True, choice, out, stream))
+    params = (algo, deterministic, workspace_limit)
+    return execute_as(LayerNormGradients, ADAPTIVE_GRADIENT, operands, params, out, stream)
 
 
 @documented(layer_norm)
@@ -284,10 +283,10 @@ def rms_norm(
     """
     if more or unknown or x is UNSET or scale is UNSET:
         return corrected(rms_norm, locals())
-    choice = (algo, deterministic, workspace_limit)
-    fields = RMSNormResult._fields
-    results = row_norm_forward(RMS, fields, x, scale, bias, epsilon, training, choice, out, stream)
-    return RMSNormResult(*results)
+    given = {"x": x, "scale": scale} if bias is None else {"x": x, "scale": scale, "bias": bias}
+    params = (epsilon, algo, deterministic, workspace_limit)
+    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
+    return execute_as(RMSNormResult, RMS, given, params, out, stream, absent)
 
 
 @documented(layer_norm)
@@ -338,6 +337,6 @@ def rms_norm_backward(
     if more or unknown or dy is UNSET or x is UNSET or scale is UNSET or invrms is UNSET:
         return corrected(rms_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "invrms": invrms}
-    choice = (algo, deterministic, workspace_limit)
-    with_bias = as_bool(bias_gradient, "bias_gradient")
-    return RMSNormGradients(*row_norm_backward(RMS_GRADIENT, operands, with_bias, choice, out, stream))
+    params = (algo, deterministic, workspace_limit)
+    absent = "" if as_bool(bias_gradient, "bias_gradient") else WITHOUT_DBIAS
+    return execute_as(RMSNormGradients, RMS_GRADIENT, operands, params, out, stream, absent)

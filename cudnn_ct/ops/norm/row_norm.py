@@ -12,62 +12,21 @@ from ...legal.rules import applying, more_engines, more_engines_of, rules_of_sub
 from ...legal.subjects import Subject, subjects_of
 from ...plans.base import packed_of
 from ...plans.wrappers import zero_results
-from ...shapes.checks import result_slots
 from ...shapes.layer import results_of
 from ...shapes.layer_norm import (
-    WITHOUT_DBIAS,
-    WITHOUT_STATISTICS,
     LayerNormMode,
     RowNorm,
     RowNormGradient,
     row_norm,
     row_norm_gradient,
 )
-from ...shapes.parse import as_bool
 from .._algo_arguments import select_engine, without_factors
-from .._call import execute
 from .._graph_source import GraphSource
 from .._operation import Operation, Select
 from .._pieces import Split, along
 from .._reduced_source import packed_source
 from .row_graphs import has_wide_parameters, parameters_last_graph, row_norm_graph
 from .shifted import LOSES_VARIANCE, SHIFTED
-
-_OPERANDS = ("x", "scale", "bias")
-
-
-def row_norm_forward(
-    op: Operation,
-    fields: tuple[str, ...],
-    x: Any,
-    scale: Any,
-    bias: Any,
-    epsilon: Any,
-    training: Any,
-    choice: tuple[Any, ...],
-    out: Any,
-    stream: Any,
-) -> list[Any]:
-    """Call a forward operation, whose results are ``fields``; without statistics, they are None."""
-    count = len(fields)
-    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
-    outs = result_slots(out, fields, absent=absent, count=count - 1)
-    names, arrays = (_OPERANDS, (x, scale, bias)) if bias is not None else (_OPERANDS[:2], (x, scale))
-    results = execute(op, names, arrays, (epsilon, *choice), outs=outs, stream=stream)
-    return [*results, *[None] * (count - len(results))]
-
-
-def row_norm_backward(
-    op: Operation, operands: dict[str, Any], with_bias: bool, choice: tuple[Any, ...], out: Any, stream: Any
-) -> list[Any]:
-    """Call a gradient; without a bias, its gradient is None."""
-    absent = "" if with_bias else WITHOUT_DBIAS
-    outs = result_slots(out, ("dx", "dscale", "dbias"), absent=absent)
-    results = execute(op, tuple(operands), tuple(operands.values()), choice, outs=outs, stream=stream)
-    return [*results, *[None] * (3 - len(results))]
-
-
-# --- operations --------------------------------------------------------------------------------------------
 
 
 def _packed(problem: RowNorm | RowNormGradient) -> RowNorm | RowNormGradient:
