@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -56,18 +56,9 @@ def _node_to_json(one: Node) -> dict[str, Any]:
 
 
 def _to_json(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return {"tensor": value.uid}
-    if isinstance(value, Graph):
-        return {"graph": _nodes_to_json(value)}
-    if isinstance(value, Node):
-        return {"node": _node_to_json(value)}
-    if isinstance(value, AsDouble):
-        return {"double": float(value)}
-    if isinstance(value, AsInt32):
-        return {"int32": int(value)}
-    if isinstance(value, Fraction):
-        return {"fraction": [value.numerator, value.denominator]}
+    for tag, (kind, encode, _) in _TAGS.items():
+        if isinstance(value, kind):
+            return {tag: encode(value)}
     if isinstance(value, tuple | list):
         return [_to_json(element) for element in value]
     if value is None or isinstance(value, str | bool):
@@ -118,13 +109,15 @@ def _value(value: Any, rows: Mapping[int, Any]) -> Any:
     if not isinstance(value, dict):
         return value
     ((tag, content),) = value.items()
-    if tag == "tensor":
-        return _tensor(content, rows)
-    if tag == "graph":
-        return _graph(content, rows)
-    if tag == "node":
-        return _node(content, rows)
-    if tag == "fraction":
-        numerator, denominator = map(int, content)
-        return Fraction(numerator, denominator)
-    return {"double": AsDouble, "int32": AsInt32}[tag](content)
+    return _TAGS[tag][2](content, rows)
+
+
+# The types of attributes that JSON lacks, by tag: the conversion to JSON, and that back, with all tensors.
+_TAGS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any, Mapping[int, Any]], Any]]] = {
+    "tensor": (Tensor, lambda tensor: tensor.uid, _tensor),
+    "graph": (Graph, _nodes_to_json, _graph),
+    "node": (Node, _node_to_json, _node),
+    "double": (AsDouble, float, lambda number, _: AsDouble(number)),
+    "int32": (AsInt32, int, lambda number, _: AsInt32(number)),
+    "fraction": (Fraction, lambda one: [*one.as_integer_ratio()], lambda pair, _: Fraction(*map(int, pair))),
+}
