@@ -102,7 +102,10 @@ def inspect(path: str | os.PathLike[str]) -> Installation:
     """Read the cuDNN that a path leads to, without opening it. Errors are in ``problems``."""
     # cuDNN searches for its other libraries next to the path by which it was opened: the target of a link,
     # unless the libraries are next to the link.
-    path = _next_to_its_parts(os.path.abspath(path))
+    path = os.path.abspath(path)
+    folder = os.path.realpath(os.path.dirname(path))
+    parts = _files.library_name(path) and any(name.part for name in _libraries.files_of(folder))
+    path = os.path.join(folder, os.path.basename(path)) if parts else os.path.realpath(path)
     folder, shim = os.path.dirname(path), _libraries.read_library(path)
     if error := shim_error(shim):
         return Installation(folder, {"": shim}, problems=(error,))
@@ -110,13 +113,6 @@ def inspect(path: str | os.PathLike[str]) -> Installation:
     found = Installation(folder, {**libraries, "": shim}, extra, header=_header_of(folder))
     broken = [_translated(part.problem) for part in found.parts if part.problem]
     return replace(found, problems=(*broken, *_incomplete(found), *_mixed(found.parts)))
-
-
-def _next_to_its_parts(path: str) -> str:
-    """Return the path of a library whose folder is real and has the other libraries of cuDNN."""
-    folder = os.path.realpath(os.path.dirname(path))
-    parts = _files.library_name(path) and any(name.part for name in _libraries.files_of(folder))
-    return os.path.join(folder, os.path.basename(path)) if parts else os.path.realpath(path)
 
 
 def require(found: SearchResult) -> Installation:

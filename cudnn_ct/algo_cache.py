@@ -97,7 +97,11 @@ class Selection(SelectedPlan):
         self._decision = self._shared(context)
         self._row: Candidate | None = None
         self._certificate = ""  # how the first result was compared, for `describe`
-        self._graph = _graph_to_certify(problem, source, request)
+        asked = config.certify == "all" or (
+            config.certify == "new" and request.algo == "heuristic" and getattr(problem, "unproven", False)
+        )
+        # The graph of a problem whose first results are compared, or None.
+        self._graph: Any = source.graph_of(problem) if asked and source.comparable else None
         super().__init__(self._next_plan(context))
 
     @property
@@ -310,29 +314,15 @@ def select(
         dynamic = source.with_dynamic_shapes()
         request = request._replace(dynamic_shapes=dynamic is not source)
         source = dynamic
-    if isinstance(context, ShapesOnly):
-        return _recorded(problem, source, request)
-    return Selection(problem, source, context, request)
-
-
-def _graph_to_certify(problem: Problem, source: CandidateSource, request: AlgoRequest) -> Any:
-    """Return the graph of a problem if the first results of its engines are to be compared, or None."""
-    asked = config.certify == "all" or (
-        config.certify == "new" and request.algo == "heuristic" and getattr(problem, "unproven", False)
-    )
-    return source.graph_of(problem) if asked and source.comparable else None
-
-
-def _recorded(problem: Problem, source: CandidateSource, request: AlgoRequest) -> SelectedPlan:
-    """Record the graph of a problem where no GPU is.
-
-    The first engine is the heuristic choice where all candidates are engines of the graph.
-    """
+    if not isinstance(context, ShapesOnly):
+        return Selection(problem, source, context, request)
+    # Without a GPU, the graph is recorded. The first engine is the heuristic choice if all candidates are
+    # engines of the graph.
     named = str(request.algo) if request.algo and request.algo not in POLICIES else ""
-    context: Any = ShapesOnly(replaceable=bool(named) and not request.strict)
+    shapes: Any = ShapesOnly(replaceable=bool(named) and not request.strict)
     recording.begin_choice()
-    plan = source.plan(problem, Candidate("graph", named, "any", 0, True), context)
-    if request.algo == "heuristic" and source.only_graphs(problem, context):
+    plan = source.plan(problem, Candidate("graph", named, "any", 0, True), shapes)
+    if request.algo == "heuristic" and source.only_graphs(problem, shapes):
         recording.note_choice(*choice_of(problem, request))
     return SelectedPlan(plan)
 

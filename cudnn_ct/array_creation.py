@@ -293,8 +293,12 @@ def _read(obj: Any, stream: Stream, kept: bool) -> DeviceArray | None:
 def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     """Wrap an array by DLPack or ``__cuda_array_interface__``; return None for one without device memory."""
     refuse_address(obj)
-    if _is_negated(obj):
-        obj = _with_signs(obj, stream)
+    if _is_negated(obj):  # no protocol exports the bit
+        if streams.is_capturing(stream):  # a launched graph would read the copy after it was freed
+            raise NotInitializedError(
+                "a tensor with the negative bit set cannot be copied in a capture; pass tensor.resolve_neg()"
+            )
+        obj = obj.resolve_neg()
     foreign = interop.import_array(obj, stream)
     if foreign is None:
         return None
@@ -310,12 +314,3 @@ def _is_negated(obj: Any) -> bool:
     """Return whether a tensor of torch holds its elements with the other sign, as ``z.conj().imag`` does."""
     is_neg = getattr(obj, "is_neg", None)
     return is_neg is not None and bool(is_neg())
-
-
-def _with_signs(tensor: Any, stream: Stream) -> Any:
-    """Copy a tensor whose negative bit is set, because no protocol exports the bit."""
-    if streams.is_capturing(stream):  # a launched graph would read the copy after it was freed
-        raise NotInitializedError(
-            "a tensor with the negative bit set cannot be copied in a capture; pass tensor.resolve_neg()"
-        )
-    return tensor.resolve_neg()

@@ -160,19 +160,14 @@ def _cells(key: str, choice: dict[str, Any]) -> list[str]:
     rejected = f" ({best['rejected']})" if best.get("rejected") else ""
     time = _microseconds(best.get("time_ms"))
     call, version = split(str(choice.get("call", ""))), version.removeprefix("cuDNN ")
-    operation, operands = _in_short(problem)
+    found = [f"{name} {dtype}[{shape.rstrip(',')}]" for name, shape, dtype in OPERAND.findall(problem)]
+    kind = problem.partition("(")[0].removesuffix("Problem").lower() if found else ""
     if version.isdecimal() and len(version) < 9:
         version = format_version(int(version))
     return [
-        time, f"{name}{rejected}".strip(), call.operation or operation, call.line, version, device, operands
+        time, f"{name}{rejected}".strip(), call.operation or kind, call.line, version, device,
+        ", ".join(found) or problem,
     ]  # fmt: skip
-
-
-def _in_short(problem: str) -> tuple[str, str]:
-    """Return the kind of a problem and its operands without strides; nothing and the text of another one."""
-    found = [f"{name} {dtype}[{shape.rstrip(',')}]" for name, shape, dtype in OPERAND.findall(problem)]
-    kind = problem.partition("(")[0].removesuffix("Problem").lower()
-    return (kind, ", ".join(found)) if found else ("", problem)
 
 
 def _microseconds(milliseconds: object) -> str:

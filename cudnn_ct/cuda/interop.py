@@ -167,16 +167,12 @@ def export_dlpack(
     view = _memory_view().from_buffer(buffer, spec.shape, spec.strides, dtype=carrier, is_readonly=readonly)
     capsule = view.__dlpack__(stream=-1, max_version=max_version)
     if code is not None:
-        _set_dlpack_code(capsule, code)
+        name = _capsule_name(capsule)
+        # DLTensor: data 8, device 4 + 4, ndim 4, then dtype: its code, which alone changes, size and lanes. A
+        # versioned tensor has 32 bytes before it.
+        offset = 20 + (32 if name == b"dltensor_versioned" else 0)
+        ctypes.c_uint8.from_address(_capsule_pointer(capsule, name) + offset).value = code
     return capsule
-
-
-def _set_dlpack_code(capsule: Any, code: int) -> None:
-    """Change the type code within a DLPack capsule; size and lanes stay."""
-    name = _capsule_name(capsule)
-    # DLTensor: data 8, device 4 + 4, ndim 4, then dtype. A versioned tensor has 32 bytes before it.
-    offset = 20 + (32 if name == b"dltensor_versioned" else 0)
-    ctypes.c_uint8.from_address(_capsule_pointer(capsule, name) + offset).value = code
 
 
 # Separate function objects: the attributes of `ctypes.pythonapi` belong to all libraries of the process.

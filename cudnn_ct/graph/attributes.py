@@ -235,7 +235,8 @@ def element(name: str) -> Element:
         )
     if name == "DATA_TYPE":
         return Element(code, ctypes.c_int, _dtype_code, lambda value: _DTYPE_NAMES.get(value, value))
-    enum = _enum_of(name)
+    camel = name.title().replace("_", "")  # BackendHeurMode is that of HEUR_MODE, PaddingMode of PADDING_MODE
+    enum = _ENUMS.get(name) or getattr(enums, f"Backend{camel}", None) or getattr(enums, camel)
     names = {member.lower(): int(number) for member, number in enum.__members__.items()}
     return Element(
         code,
@@ -243,12 +244,6 @@ def element(name: str) -> Element:
         lambda value: _number(enum.__name__, names, value),
         lambda value: _name_in(enum, value),
     )
-
-
-def _enum_of(name: str) -> Any:
-    """Return the enum of an attribute type: BackendHeurMode for HEUR_MODE, PaddingMode for PADDING_MODE."""
-    camel = name.title().replace("_", "")
-    return _ENUMS.get(name) or getattr(enums, f"Backend{camel}", None) or getattr(enums, camel)
 
 
 def _dtype_code(dtype: Any) -> int:

@@ -15,7 +15,7 @@ from ..errors import BadParamError, Explanation, NotSupportedError, Reason
 from .changes import COMPUTE, name_of, supported_changes
 from .engines import heuristic_configs, heuristic_modes
 from .offline import Planner, compute_capability
-from .operations import Graph, Node, Tensor, operation_graph
+from .operations import Graph, Tensor, operation_graph
 from .reasons import EngineLines, Line, lines_of_graph
 
 KINDS = ("graph", "gpu", "unknown", "engine", "other")  # what must change, the most useful first
@@ -173,14 +173,9 @@ def facts_of(graph: Graph, capability: tuple[int, int]) -> dict[str, Any]:
             facts.setdefault(name, facts[gradient])
     facts["compute"] = " and ".join(dict.fromkeys(computed)) or "float32"
     facts["dtypes"] = " and ".join(dict.fromkeys(one.spec.dtype for one in graph.operands))
-    facts["layouts"] = _layouts(graph.nodes)
+    # Of the tensors of the first node, such as "x nhwc, w nchw".
+    first = {name: one for name, one in graph.nodes[0].attributes.items() if isinstance(one, Tensor)}
+    images = {name_of(name): one.spec for name, one in first.items() if len(one.spec.shape) > 3}
+    layouts = (f"{name} {spec.layout or f'of strides {spec.strides}'}" for name, spec in images.items())
+    facts["layouts"] = ", ".join(layouts)
     return facts
-
-
-def _layouts(nodes: tuple[Node, ...]) -> str:
-    """Return the layout of each tensor of the first node, such as ``"x nhwc, w nchw"``."""
-    tensors = {
-        name_of(name): value for name, value in nodes[0].attributes.items() if isinstance(value, Tensor)
-    }
-    images = {name: tensor.spec for name, tensor in tensors.items() if len(tensor.spec.shape) > 3}
-    return ", ".join(f"{name} {spec.layout or f'of strides {spec.strides}'}" for name, spec in images.items())
