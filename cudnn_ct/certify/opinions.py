@@ -32,9 +32,7 @@ from ..shapes.specs import TensorSpec
 from .certificates import Certificate, certificate_key, find, keep, structure_of
 from .nodewise import NODE_BY_NODE, nodewise_candidate
 
-# --- agreement ---------------------------------------------------------------------------------------------
-
-# When two implementations of a graph agree: tolerances, and nodes that magnify roundings.
+# --- when two implementations of a graph agree: tolerances, and nodes that magnify roundings ---------------
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,9 +26,7 @@ from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cel
 from .selftest_run import attempt
 from .table import progress, say, say_json, show
 
-# --- without a GPU -----------------------------------------------------------------------------------------
-
-# The rows of a selftest without a GPU: checks of the parts of cuDNN that need none.
+# --- the rows of a selftest without a GPU: checks of the parts of cuDNN that need none ---------------------
 
 
 def checks() -> Iterator[tuple[str, Callable[[], Outcome]]]:

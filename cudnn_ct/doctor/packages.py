@@ -19,9 +19,7 @@ from .records import OURS, Distribution, site_of
 from .repair import TOOLKIT, Need, consistent, divided, meets
 from .sha256 import sha256, sha256_of
 
-# --- metadata ----------------------------------------------------------------------------------------------
-
-# Read the requirements in the METADATA of installed packages, also those of extras of other packages.
+# --- read the requirements in the METADATA of installed packages, also those of extras of other packages ---
 
 _HEAD = 256 << 10  # characters: the fields of METADATA precede a long description
 _FEW_REQUIREMENTS = 200

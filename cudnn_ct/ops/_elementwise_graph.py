@@ -15,9 +15,7 @@ from ..shapes.specs import INT_MAX, TensorSpec, equivalent_strides
 from ._first_plan import first_plan
 from ._formulas import DTYPES_OF_ENGINES
 
-# --- cast --------------------------------------------------------------------------------------------------
-
-# Conversions of tensors by graphs of one node, for dtypes that ``cudnnOpTensor`` does not convert.
+# --- conversions of tensors by graphs of one node, for dtypes that ``cudnnOpTensor`` does not convert ------
 
 
 def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "identity") -> Program:
@@ -46,9 +44,7 @@ def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Gr
     return elementwise_graph(mode, x, y, compute="float64" if "float64" in (x.dtype, y.dtype) else "float32")
 
 
-# --- elementwise -------------------------------------------------------------------------------------------
-
-# Elementwise graphs on contiguous operands, for a cuDNN that has no legacy calls.
+# --- elementwise graphs on contiguous operands, for a cuDNN that has no legacy calls -----------------------
 
 
 # The attributes of a node that hold its operands, the result last, by their number.

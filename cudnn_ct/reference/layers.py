@@ -13,9 +13,7 @@ from ..shapes.parse import as_choice
 from ..typing import SoftmaxAlgo, SoftmaxMode
 from ._cast import Array, Float64, deliver, operands
 
-# --- lrn ---------------------------------------------------------------------------------------------------
-
-# Local response normalisation across channels, and its gradient.
+# --- local response normalisation across channels, and its gradient ----------------------------------------
 
 
 @np.errstate(all="ignore")

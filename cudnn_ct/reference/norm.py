@@ -197,9 +197,7 @@ def _parameter_gradients(dz: Float64, n: Float64, mode: Any) -> tuple[Float64, F
     return (dz * n).sum(axis=axes, keepdims=True), dz.sum(axis=axes, keepdims=True)
 
 
-# --- instance norm -----------------------------------------------------------------------------------------
-
-# Instance normalisation and its gradients.
+# --- instance normalisation and its gradients --------------------------------------------------------------
 
 
 # Infinities and NaN are valid data, and so are the means of empty images.

@@ -11,9 +11,7 @@ from ..shapes.rnn import RNNSpec, rnn_parameters
 from ._cast import Array, Float64
 from .activation import sigmoid
 
-# --- cells -------------------------------------------------------------------------------------------------
-
-# One step of each kind of recurrent cell, forward and backward, for gates of shape (B, gates, hidden).
+# --- one step of each kind of recurrent cell, forward and backward, for gates of shape (B, gates, hidden) --
 
 Clip = tuple[float, float] | None
 Saved = tuple[Float64, ...]

@@ -13,9 +13,7 @@ from .checks import Outs, Specs, expect_dtype, expect_shape, result_spec
 from .layer import titled, writes
 from .specs import TensorSpec
 
-# --- padding -----------------------------------------------------------------------------------------------
-
-# The problem of clearing rows behind the lengths of padded sequences.
+# --- the problem of clearing rows behind the lengths of padded sequences -----------------------------------
 
 DTYPES = ("float16", "bfloat16", "float32")
 LONGEST = 2**24  # places are compared in float32

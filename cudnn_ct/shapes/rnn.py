@@ -188,9 +188,7 @@ def _math(dtype: str, tensor_cores: bool) -> str:
     return "fma" if dtype == "float32" and not tensor_cores else "default"
 
 
-# --- parameters --------------------------------------------------------------------------------------------
-
-# The parameters of a recurrent network: names, shapes and offsets in the array of weights.
+# --- the parameters of a recurrent network: names, shapes and offsets in the array of weights --------------
 
 PROJECTION_ID = 8  # cuDNN's linLayerID of an LSTM's projection, after the 2 x 4 of its gates
 

@@ -26,9 +26,7 @@ from ..reduce.legacy import ReducePlan
 from .core import Core, core_of
 from .graph import MASKED, graph_of, named_graph
 
-# --- copies ------------------------------------------------------------------------------------------------
-
-# Copies that kernels of attention read or write instead of an operand: other strides, sizes or dtypes.
+# --- copies that kernels of attention read or write instead of an operand: other strides, sizes or dtypes --
 
 
 def copy_into(context: Context, spec: TensorSpec, copy: TensorSpec) -> Plan:

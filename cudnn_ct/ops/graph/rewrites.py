@@ -8,9 +8,7 @@ from ...shapes.graph.pointwise import LOGICAL
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import TensorSpec
 
-# --- unreduced ---------------------------------------------------------------------------------------------
-
-# Reductions of axes of length 1 as elementwise operations: cuDNN 9.19 computes those of products wrong.
+# --- reductions of axes of length 1 as elementwise operations: cuDNN 9.19 computes those of products wrong -
 
 _MAGNITUDES = ("amax", "norm1", "norm2")
 

@@ -22,9 +22,7 @@ from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource, packed_source
 from .views import packed_operands, slices_of
 
-# --- graph -------------------------------------------------------------------------------------------------
-
-# The graph of a product of matrices of three axes, with its epilogue as pointwise nodes.
+# --- the graph of a product of matrices of three axes, with its epilogue as pointwise nodes ----------------
 
 
 @defines
@@ -38,9 +36,7 @@ def matmul_graph(problem: MatmulProblem) -> Graph:
     return graph_with_epilogue(g, problem, a @ b, problem.alpha)
 
 
-# --- weights -----------------------------------------------------------------------------------------------
-
-# Products with int8 weights that engines read wrong: the weights are converted first.
+# --- products with int8 weights that engines read wrong: the weights are converted first -------------------
 
 
 def converted_weights(halves: CandidateSource) -> ReducedSource:

@@ -35,9 +35,7 @@ from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
 from .legacy import GradientPlan, Specs, TrainingPlan, in_half_precision, inference_plan
 
-# --- formulas ----------------------------------------------------------------------------------------------
-
-# Batch normalisation by graphs alone, for a cuDNN that has no legacy calls.
+# --- batch normalisation by graphs alone, for a cuDNN that has no legacy calls -----------------------------
 
 _DATA = {"x", "y", "z", "dx", "dy", "dz"}
 

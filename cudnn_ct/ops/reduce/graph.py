@@ -28,9 +28,7 @@ from .._first_plan import first_plan
 from .._formulas import DTYPES_OF_ENGINES, Formulas, Matrix, Term, in_slices, matrix_of, pointwise, total
 from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
-# --- formulas ----------------------------------------------------------------------------------------------
-
-# Reductions by graphs alone, for a cuDNN that has no legacy calls.
+# --- reductions by graphs alone, for a cuDNN that has no legacy calls --------------------------------------
 
 MAX_POSITIONS = 2**24  # float32 has all whole numbers below
 _SUMS = ("add", "avg", "norm1", "norm2")  # engines have no products
