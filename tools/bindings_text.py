@@ -22,6 +22,7 @@ def render(api: Api, notes: dict[str, Any]) -> dict[str, str]:
         name_members(enum, notes)
     bodies = {
         "__init__.py": INIT.format(version=api.version, floor=FLOOR),
+        "attributes.py": render_attributes(api, notes),
         "constants.py": render_constants(api),
         "enums.py": render_enums(api, notes),
         "functions.py": render_functions(api, notes),
@@ -39,13 +40,32 @@ def seal(body: str, version: int) -> str:
 
 
 INIT = '''
-"""cuDNN's C interface as data: enums, types, constants and prototypes, a module each. Opens no library."""
+"""cuDNN's C interface as data, a module for each kind of symbols. Opens no library."""
 
 #: the version of the headers that these modules were made from, as cudnnGetVersion() writes it
 GENERATED_FROM = {version}
 #: the oldest version that counts: `since` is never less
 FLOOR = {floor}
 '''
+
+
+ATTRIBUTES = '''
+"""Types of the elements of backend attributes: members of BackendAttributeName and BackendAttributeType."""
+
+ATTRIBUTE_TYPES: dict[str, str] = {rows}
+'''
+
+
+def render_attributes(api: Api, notes: dict[str, Any]) -> str:
+    endings = {ending: type for type, several in notes["attributes"].items() for ending in several.split()}
+    [names] = (enum.names for enum in api.enums if enum.name == "BackendAttributeName")
+    longest = {name: max(filter(name.endswith, endings), key=len, default="") for name in names.values()}
+    if wrong := [name for name, ending in longest.items() if not ending]:
+        raise BindingsError(f"the type of {', '.join(wrong)} is unknown; see [attributes]")
+    if wrong := sorted(endings.keys() - longest.values()):
+        raise BindingsError(f"[attributes] has endings that match nothing: {', '.join(wrong)}")
+    rows = [f'"{name}": "{endings[ending]}"' for name, ending in longest.items()]
+    return ATTRIBUTES.format(rows=wrap("{", rows, "}"))
 
 
 def render_constants(api: Api) -> str:
@@ -286,6 +306,7 @@ def check_notes(api: Api, notes: dict[str, Any]) -> None:
         "prefixes": enums,
         "members": api.values,
         "device": arguments,
+        "attributes": {name.removeprefix("CUDNN_TYPE_") for name in api.values},
         "since": enums | api.values.keys() | arguments.keys() | members,
     }
     stale = [f"[{table}] {name}" for table in notes for name in notes[table] if name not in known[table]]

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .._bindings import enums, types
+from .._bindings.attributes import ATTRIBUTE_TYPES
 from .._bindings.enums import BackendAttributeName, BackendAttributeType, BackendDescriptorType
 from ..dtypes import GRAPH_DTYPES, as_dtype
 
@@ -112,81 +113,9 @@ def _attributes_of(kind: str) -> dict[str, Attribute]:
         for name, member in BackendAttributeName.__members__.items():
             # ..._MATMUL_BWD_ also begins with ..._MATMUL_.
             if name.startswith(prefix) and not name.startswith(longer):
-                found[name.removeprefix(prefix).lower()] = Attribute(int(member), element(_type(name)))
+                short = name.removeprefix(prefix).lower()
+                found[short] = Attribute(int(member), element(ATTRIBUTE_TYPES[name]))
     return found
-
-
-# --- types of attributes ----------------------------------------------------------------------------------
-
-# Types by the longest matching end of the name: the headers have them in comments, if at all. cuDNN rejects
-# a wrong type, and a test sets each attribute of a plain type. Types of attributes that can only be read, and
-# of kinds that cuDNN does not create, are untested.
-_TYPES = {
-    "BACKEND_DESCRIPTOR": (
-        "DESC DESCS DESCRIPTOR _X _W _Y _DX _DW _DY _GRAPH _SUBGRAPH GRAPH_OPS _DEVICEPROP CFG_ENGINE "
-        "_ENGINE_CONFIG _KNOB_CHOICES _KNOB_INFO _LAYOUT_INFO _KERNEL_CACHE _RESULTS _INTERMEDIATE_INFO "
-        "_INTERMEDIATES _EQ_BIAS"
-    ),
-    "INT64": (
-        "_AXIS _DILATIONS _STRIDES _PADDINGS _DIMS _DIM _UID _UIDS _UNIQUE_ID _UNIQUE_IDS _DIMENSIONS "
-        "_DIMENSION _ALIGNMENT _COUNT _MULTIPLIER _INDEX _INDICES _PERMUTATION _BANDWIDTH _SEED _KNOB_VALUE "
-        "INFO_MAXIMUM_VALUE INFO_MINIMUM_VALUE INFO_STRIDE INFO_SIZE SIGNAL_VALUE _MAX_TOKEN_VALUE "
-        "_WORKSPACE_SIZE _MAX_TOTAL_SEQ_LEN_Q _MAX_TOTAL_SEQ_LEN_KV _REVISION"
-    ),
-    "INT32": (
-        "_SM_COUNT_TARGET _SHARED_MEMORY_LIMIT _SHARED_MEMORY_USED _BLOCK_SIZE _TOP_K DEVICEPROP_DEVICE_ID"
-    ),
-    "BOOLEAN": (
-        "_IS_DETERMINISTIC _IS_VIRTUAL _IS_BY_VALUE _ENABLED _IS_SAME_TOPOLOGY _KERNEL_CACHED "
-        "_DISABLE_CLUSTER_COOPERATIVE _NEG_SCALE _UNFUSE_FMA _STATS_LOG2"
-    ),
-    # Scaling factors may be FLOAT or DOUBLE; FLOAT serves for all compute types.
-    "FLOAT": (
-        "_ALPHA _BETA _ALPHA1 _ALPHA2 _OUTPUT_SCALE _PAD_VALUE _PADDING_VALUE _DROPOUT_PROBABILITY "
-        "_INIT_VALUES _CONSTANT_VALUE"
-    ),
-    "DOUBLE": (
-        "_LOWER_CLIP _UPPER_CLIP _LOWER_CLIP_SLOPE _ELU_ALPHA _SOFTPLUS_BETA _SWISH_BETA _DIST_MEAN "
-        "_DIST_STANDARD_DEVIATION _DIST_MAXIMUM _DIST_MINIMUM _DIST_PROBABILITY"
-    ),
-    "VOID_PTR": "_DATA_POINTERS PACK_WORKSPACE _OVERRIDE_SHAPES _OVERRIDE_STRIDES",
-    "CHAR": "_JSON_REPRESENTATION",
-    "HANDLE": "_HANDLE",
-    "DATA_TYPE": "_MATH_PREC _COMP_TYPE _DATA_TYPE _COMPUTE_TYPES",
-    "ATTRIB_NAME": "_DEPENDENT_ATTRIBUTES",
-    "KNOB_TYPE": "_KNOB_TYPE KNOB_INFO_TYPE",
-    "LAYOUT_TYPE": "LAYOUT_INFO_TYPES",
-    "NUMERICAL_NOTE": "_NUMERICAL_NOTE",
-    "BEHAVIOR_NOTE": "_BEHAVIOR_NOTE",
-    "NAN_PROPOGATION": "_NAN_PROPAGATION",
-    "CONVOLUTION_MODE": "_CONV_MODE",
-    "HEUR_MODE": "ENGINEHEUR_MODE",
-    "POINTWISE_MODE": "POINTWISE_MODE _COMPARISON_MODE",
-    "GENSTATS_MODE": "GENSTATS_MODE",
-    "BN_FINALIZE_STATS_MODE": "_STATS_MODE",
-    "REDUCTION_OPERATOR_TYPE": "REDUCTION_OPERATOR",
-    "TENSOR_REORDERING_MODE": "_REORDERING_MODE",
-    "RESAMPLE_MODE": "RESAMPLE_MODE",
-    "PADDING_MODE": "_PADDING_MODE",
-    "SIGNAL_MODE": "SIGNAL_MODE",
-    "NORM_MODE": "NORM_FWD_MODE NORM_BWD_MODE",
-    "NORM_FWD_PHASE": "_PHASE",
-    "RNG_DISTRIBUTION": "RNG_DISTRIBUTION",
-    "MOE_GROUPED_MATMUL_MODE": "MATMUL_MODE",
-    "RESHAPE_MODE": "RESHAPE_MODE",
-    "OPERATIONGRAPH_MODE": "OPERATIONGRAPH_MODE",
-    "CUDA_GRAPH_RETENTION": "_CUDA_GRAPH_RETENTION",
-}  # fmt: skip
-
-_ENDINGS = {ending: name for name, endings in _TYPES.items() for ending in endings.split()}
-
-
-def _type(attribute: str) -> str:
-    """Return the name of an attribute's type. Raises LookupError if the table has no end of its name."""
-    fitting = [ending for ending in _ENDINGS if attribute.endswith(ending)]
-    if not fitting:
-        raise LookupError(f"the type of the backend attribute {attribute} is not known")
-    return _ENDINGS[max(fitting, key=len)]
 
 
 # --- types in C and in Python -----------------------------------------------------------------------------
