@@ -22,7 +22,7 @@ from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, FunctionPlan, PointerSlot
 from ..plans.wrappers import zero_or_scale
 from ..shapes.checks import one_dtype, result_slots, result_spec
-from ..shapes.dropout import DropoutGradientProblem, DropoutProblem, check_probability
+from ..shapes.layers import DropoutGradientProblem, DropoutProblem, check_probability
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
 from ..typing import ArrayLike, StreamLike

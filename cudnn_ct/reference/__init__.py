@@ -7,8 +7,6 @@ only on a device (algorithm, precision, stream) do not exist.
 from ..shapes.conv import conv_output_shape as conv_output_shape
 from ..shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from ..shapes.pooling import pool_output_shape as pool_output_shape
-from .activation import activation as activation
-from .activation import activation_backward as activation_backward
 from .attention import attention as attention
 from .attention import attention_backward as attention_backward
 from .attention import clear_padding as clear_padding
@@ -42,6 +40,8 @@ from .layer_norm import layer_norm as layer_norm
 from .layer_norm import layer_norm_backward as layer_norm_backward
 from .layer_norm import rms_norm as rms_norm
 from .layer_norm import rms_norm_backward as rms_norm_backward
+from .layers import activation as activation
+from .layers import activation_backward as activation_backward
 from .layers import lrn as lrn
 from .layers import lrn_backward as lrn_backward
 from .layers import softmax as softmax

@@ -16,7 +16,7 @@ from ..shapes.fused import fused_activation
 from ..shapes.parse import as_choice, as_float, as_int
 from ..typing import ConvMode, FusedActivation, Padding, PerAxis, Shape
 from ._cast import Array, Float64, deliver, required, wide
-from .activation import CURVES
+from .layers import CURVES
 from .windows import Windows
 
 

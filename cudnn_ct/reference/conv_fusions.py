@@ -37,9 +37,9 @@ from ._cast import (
     round_once,
     wide,
 )
-from .activation import CURVES, activated
 from .conv import conv, conv_backward_data, conv_backward_filter
 from .graph_nodes import bn_backward_weights, bn_finalize
+from .layers import CURVES, activated
 from .matmul import deliver_with_amax
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..shapes.checks import same_shape
-from ..shapes.dropout import check_probability
+from ..shapes.layers import check_probability
 from ._cast import Array, deliver, operands
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._cast import Float64
-from .activation import CURVES, activated, erf, sigmoid
+from .layers import CURVES, activated, erf, sigmoid
 
 _ROOT = math.sqrt(2 / math.pi)
 

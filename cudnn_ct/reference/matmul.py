@@ -37,7 +37,7 @@ from ._cast import (
     summed_to,
     wide,
 )
-from .activation import activated
+from .layers import activated
 
 
 def matmul(

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..shapes.rnn import RNNSpec, rnn_parameters
 from ._cast import Array, Float64
-from .activation import sigmoid
+from .layers import sigmoid
 
 # --- one step of each kind of recurrent cell, forward and backward, for gates of shape (B, gates, hidden) --
 

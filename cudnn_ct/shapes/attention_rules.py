@@ -7,10 +7,9 @@ from typing import Any
 
 from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE, AttentionProblem, attention_band
-from .checks import Outs, Specs, expect_dtype, expect_shape, result_spec
+from .checks import Outs, Specs, batch_hint, expect_dtype, expect_shape, heads_hint, result_spec
 from .epilogue import FLOAT8
 from .parse import as_bool, as_float
-from .shape_hints import batch_hint, heads_hint
 from .specs import Shape, TensorSpec, strides_in_order
 
 ATTENTION_DTYPES = ("float16", "bfloat16", "float32")

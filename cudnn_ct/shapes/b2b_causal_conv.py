@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .causal_conv import causal_gradient_dtype
-from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
+from .checks import FLOATS, Outs, Specs, batch_hint, one_dtype, result_spec
 from .layer import titled, writes
-from .shape_hints import batch_hint
 from .specs import Shape, TensorSpec, check_shape
 
 T = TypeVar("T")

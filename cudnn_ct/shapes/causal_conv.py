@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
+from .checks import FLOATS, Outs, Specs, batch_hint, image_hint, one_dtype, result_spec, swap_hint
 from .layer import titled, writes
 from .parse import as_choice
-from .shape_hints import batch_hint, image_hint, swap_hint
 from .specs import Shape, TensorSpec, check_shape
 
 T = TypeVar("T")

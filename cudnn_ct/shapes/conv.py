@@ -9,10 +9,9 @@ from typing import Any, NamedTuple, Never
 
 from .._hints import UNSET, corrected, known_keywords
 from ..typing import ConvMode, Layout, Padding, PerAxis
-from .checks import result_spec
+from .checks import batch_hint, filter_hint, gradient_hint, image_hint, result_spec, swap_hint
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .parse import as_choice, as_int, as_list, per_axis
-from .shape_hints import batch_hint, filter_hint, gradient_hint, image_hint, swap_hint
 from .specs import Shape, TensorSpec, check_shape, common_layouts
 
 Pairs = tuple[tuple[int, int], ...]

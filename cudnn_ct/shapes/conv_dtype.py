@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..dtypes import as_dtype
+from .checks import cast_hint
 from .parse import as_choice
-from .shape_hints import cast_hint
 
 CONV_DTYPES = ("float16", "bfloat16", "float32", "float64")
 INT8_RESULTS = ("int32", "float32")  # result dtypes of a forward convolution of int8

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..typing import FusedActivation
+from .checks import cast_hint
 from .conv import ConvProblem
 from .conv_dtype import check_conv_dtypes
 from .parse import as_choice, as_float
-from .shape_hints import cast_hint
 from .specs import TensorSpec
 
 ACTIVATIONS: tuple[FusedActivation, ...] = (

@@ -5,11 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from .checks import Outs, Specs, one_dtype, result_spec, same_shape
+from .checks import Outs, Specs, one_dtype, result_spec, same_shape, swap_hint
 from .epilogue import check_dtype
 from .layer import titled, writes
 from .norm import check_epsilon
-from .shape_hints import swap_hint
 from .specs import Shape, TensorSpec
 
 T = TypeVar("T")

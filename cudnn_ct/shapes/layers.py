@@ -1,4 +1,4 @@
-"""Problems of activations, softmax and local response normalisation."""
+"""Problems of activations, softmax, local response normalisation and dropout."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from ..typing import Activation
 from .checks import Outs, Specs, check_images, one_dtype, result_spec, same_shape, some_axes
 from .fused import ACTIVATIONS
-from .layer import LayerProblem
+from .layer import LayerProblem, writes
 from .parse import as_bool, as_choice, as_float, as_int
-from .specs import ActivationSpec, LRNSpec, Shape, check_shape
+from .specs import ActivationSpec, LRNSpec, Shape, TensorSpec, check_shape
 
 # --- activations -------------------------------------------------------------------------------------------
 
@@ -136,3 +136,47 @@ def lrn_problem(
     lrn = LRNSpec(before + 1 + after, *check_lrn_factors(lrn_alpha, lrn_beta, k))
     result = result_spec(shape, *specs.values(), out=outs[0])
     return LayerProblem.of("local response normalisation", lrn, specs, result)
+
+
+# --- dropout -----------------------------------------------------------------------------------------------
+
+
+@writes("y", "mask", "states")
+class DropoutProblem(NamedTuple):
+    """Dropout with a native descriptor; the bits of the mask follow the elements in ``layout``."""
+
+    x: TensorSpec
+    y: TensorSpec
+    mask: TensorSpec
+    states: TensorSpec
+    layout: str
+    descriptor: Any
+
+    def __str__(self) -> str:
+        return f"dropout of {self.x}"
+
+
+@writes("dx")
+class DropoutGradientProblem(NamedTuple):
+    """The gradient of dropout, with the fields of :class:`DropoutProblem`."""
+
+    dy: TensorSpec
+    mask: TensorSpec
+    dx: TensorSpec
+    layout: str
+    descriptor: Any
+
+    def __str__(self) -> str:
+        return f"the gradient of dropout of {self.dy}"
+
+
+def check_probability(probability: Any) -> float:
+    """Return the probability of dropping an element as a float, or raise.
+
+    >>> check_probability(0.5)
+    0.5
+    """
+    value = as_float(probability, "probability")
+    if not 0 <= value < 1:
+        raise ValueError(f"probability must be at least 0 and less than 1: got {probability}")
+    return value

@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
 from ..typing import MatmulActivation
-from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
+from .checks import FLOATS, Outs, Specs, cast_hint, one_dtype, result_spec, swap_hint
 from .conv_dtype import resolve_precision
 from .epilogue import (
     FLOAT8,
@@ -22,7 +22,6 @@ from .epilogue import (
 )
 from .layer import titled, writes
 from .parse import as_float
-from .shape_hints import cast_hint, swap_hint
 from .specs import Shape, TensorSpec
 
 T = TypeVar("T")

@@ -8,10 +8,9 @@ from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
-from .checks import Outs, Specs, one_dtype, result_spec, same_shape
+from .checks import Outs, Specs, image_hint, one_dtype, result_spec, same_shape, swap_hint
 from .layer import results_of, titled, writes
 from .parse import as_choice, as_float
-from .shape_hints import image_hint, swap_hint
 from .specs import Shape, TensorSpec, check_shape
 
 T = TypeVar("T")

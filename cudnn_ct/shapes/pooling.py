@@ -7,11 +7,10 @@ from typing import Any, NamedTuple, Never
 
 from .._hints import UNSET, corrected, known_keywords
 from ..typing import Padding, PerAxis
-from .checks import FLOATS, Outs, Specs, check_images, one_dtype, result_spec
+from .checks import FLOATS, Outs, Specs, batch_hint, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
 from .layer import LayerProblem
 from .parse import as_bool, as_choice, as_list, per_axis
-from .shape_hints import batch_hint
 from .specs import Shape
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")

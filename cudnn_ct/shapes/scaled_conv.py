@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..typing import ConvMode, FusedActivation, MatmulActivation
-from .checks import Outs, Specs, result_spec
+from .checks import Outs, Specs, cast_hint, result_spec
 from .conv import ConvProblem, Pairs, conv_geometry, conv_output_shape
 from .epilogue import (
     activation_name,
@@ -19,7 +19,6 @@ from .epilogue import (
 from .fused import fused_activation, with_axes_of
 from .layer import titled, writes
 from .parse import as_float, as_int
-from .shape_hints import cast_hint
 from .specs import Shape, TensorSpec
 
 DTYPES = ("float16", "bfloat16", "float32")  # cuDNN has no engine for float64

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .checks import Outs, Specs, one_dtype, result_spec
+from .checks import Outs, Specs, batch_hint, one_dtype, result_spec, swap_hint
 from .layer import LayerProblem, titled, writes
 from .parse import as_float
-from .shape_hints import batch_hint, swap_hint
 from .specs import INT_MAX, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
-from .checks import Outs, Specs, result_spec
+from .checks import Outs, Specs, cast_hint, result_spec
 from .conv import ConvProblem
 from .epilogue import check_dtype
 from .layer import titled, writes
 from .norm import check_epsilon
 from .parse import as_float, as_int
 from .scaled_conv import ConvParameters
-from .shape_hints import cast_hint
 from .specs import TensorSpec
 
 T = TypeVar("T")
