@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple
 
 from .layer import titled, writes
 from .parse import as_bool, as_choice, as_int, as_list
-from .specs import INT_MAX, TensorSpec
-
-T = TypeVar("T")
+from .specs import INT_MAX, T, TensorSpec
 
 Corner = Literal["top_left", "bottom_right"]
 

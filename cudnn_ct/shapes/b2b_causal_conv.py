@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from .causal_conv import causal_gradient_dtype
 from .checks import FLOATS, Outs, Specs, batch_hint, one_dtype, result_spec
 from .layer import titled, writes
-from .specs import Shape, TensorSpec, check_shape
-
-T = TypeVar("T")
+from .specs import Shape, T, TensorSpec, check_shape
 
 MIN_WIDTH, MAX_PROJECTION, MAX_MIXER = 2, 32, 256  # widths of windows that cuDNN has kernels for
 

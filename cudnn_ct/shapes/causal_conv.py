@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import FLOATS, Outs, Specs, batch_hint, image_hint, one_dtype, result_spec, swap_hint
 from .layer import titled, writes
 from .parse import as_choice
-from .specs import Shape, TensorSpec, check_shape
-
-T = TypeVar("T")
+from .specs import Shape, T, TensorSpec, check_shape
 
 CausalActivation = Literal["silu"]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import one_dtype, result_slots, result_spec
 from .layer import writes
 from .parse import as_choice, as_int
 from .sequences import as_integers, check_lengths
-from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
-
-T = TypeVar("T")
+from .specs import CTCLossSpec, Shape, T, TensorSpec, check_shape
 
 CTC_NORMALIZATIONS: tuple[Literal["none", "softmax"], ...] = ("none", "softmax")
 CTC_OUT_OF_BOUND: dict[str, Literal["zero", "skip"]] = {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 from .causal_conv import sequence_shapes
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
 from .layer import titled, writes
-from .specs import Shape, TensorSpec
-
-T = TypeVar("T")
+from .specs import Shape, T, TensorSpec
 
 # cuDNN has two sets of kernels, both for powers of two. One takes windows that divide the length, the other
 # takes windows as long as the sequence.

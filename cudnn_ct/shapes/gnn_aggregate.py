@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import Outs, Specs, one_dtype, result_spec
 from .gnn_graph import FEATURES, check_rows, graph_sizes
 from .layer import titled, writes
 from .parse import as_choice
-from .specs import Shape, TensorSpec, check_shape
-
-T = TypeVar("T")
+from .specs import Shape, T, TensorSpec, check_shape
 
 GraphReduction = Literal["sum", "mean", "max", "min"]
 REDUCTIONS: tuple[GraphReduction, ...] = ("sum", "mean", "max", "min")

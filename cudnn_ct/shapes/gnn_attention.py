@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import Outs, Specs, one_dtype, result_spec
 from .gnn_graph import FEATURES, check_rows, graph_sizes
 from .layer import titled, writes
 from .parse import as_bool, as_choice, as_float
-from .specs import Shape, TensorSpec
-
-T = TypeVar("T")
+from .specs import Shape, T, TensorSpec
 
 GraphActivation = Literal["identity", "relu", "sigmoid", "tanh", "elu", "scale", "leaky_relu"]
 ACTIVATIONS: tuple[GraphActivation, ...] = (

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape, swap_hint
 from .epilogue import check_dtype
 from .layer import titled, writes
 from .norm import check_epsilon
-from .specs import Shape, TensorSpec
-
-T = TypeVar("T")
+from .specs import Shape, T, TensorSpec
 
 LayerNormMode = Literal["layer_norm", "rms_norm", "ada_layer_norm"]
 DTYPES = ("float16", "bfloat16", "float32")  # cuDNN has no engine for float64

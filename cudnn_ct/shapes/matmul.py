@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
 from ..typing import MatmulActivation
@@ -22,9 +22,7 @@ from .epilogue import (
 )
 from .layer import titled, writes
 from .parse import as_float
-from .specs import Shape, TensorSpec
-
-T = TypeVar("T")
+from .specs import Shape, T, TensorSpec
 
 WITHOUT_DBIAS = "bias_gradient is not set"  # why a gradient has no dbias
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from math import prod
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
 from .checks import Outs, Specs, image_hint, one_dtype, result_spec, same_shape, swap_hint
 from .layer import results_of, titled, writes
 from .parse import as_choice, as_float
-from .specs import Shape, TensorSpec, check_shape
-
-T = TypeVar("T")
+from .specs import Shape, T, TensorSpec, check_shape
 
 NORM_MODES = ("per_activation", "spatial")
 INSTANCE = "instance"  # the mode of instance normalisation, which batch normalisations do not accept

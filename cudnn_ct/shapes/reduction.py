@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from math import prod
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from .._config import config
 from ..errors import warn_caller
@@ -13,9 +13,7 @@ from ..typing import ReduceOp
 from .checks import Outs, Specs, one_dtype, result_spec, some_axes
 from .layer import titled, writes
 from .parse import as_bool, as_choice
-from .specs import MAX_AXES, Shape, TensorSpec, check_shape
-
-T = TypeVar("T")
+from .specs import MAX_AXES, Shape, T, TensorSpec, check_shape
 
 REDUCE_OPS: tuple[ReduceOp, ...] = (
     "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
 from ..errors import NotSupportedError
@@ -13,9 +13,7 @@ from .checks import Outs, Specs, expect_shape
 from .epilogue import FLOAT8, WITHOUT_AMAX, check_dtype, scales_of
 from .layer import titled, writes
 from .parse import as_bool
-from .specs import TensorSpec
-
-T = TypeVar("T")
+from .specs import T, TensorSpec
 
 # Dtypes of a result. cuDNN 9.28 has engines for half precision on GPUs of compute capability 10.x alone.
 RESULTS = (*FLOAT8, "bfloat16", "float16")

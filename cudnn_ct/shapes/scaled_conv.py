@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from ..typing import ConvMode, FusedActivation, MatmulActivation
 from .checks import Outs, Specs, cast_hint, result_spec
@@ -19,7 +19,7 @@ from .epilogue import (
 from .fused import fused_activation, with_axes_of
 from .layer import titled, writes
 from .parse import as_float, as_int
-from .specs import Shape, TensorSpec
+from .specs import Shape, T, TensorSpec
 
 DTYPES = ("float16", "bfloat16", "float32")  # cuDNN has no engine for float64
 
@@ -102,8 +102,6 @@ def channel_operand(name: str, spec: TensorSpec, image: TensorSpec, dtypes: tupl
 
 
 # --- float8 ------------------------------------------------------------------------------------------------
-
-T = TypeVar("T")
 
 
 class ScaledConvResult(NamedTuple, Generic[T]):

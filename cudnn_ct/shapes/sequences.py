@@ -5,13 +5,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from .parse import as_choice
 from .rnn import RNNSpec
-from .specs import Shape, check_shape
-
-T = TypeVar("T")
+from .specs import Shape, T, check_shape
 
 # (T, B, size) with all sequences of T steps; (B, T, size) likewise; (sum of lengths, size): the first step of
 # each sequence that has one, then the second, and so on.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from .checks import Outs, Specs, batch_hint, one_dtype, result_spec, swap_hint
 from .layer import LayerProblem, titled, writes
 from .parse import as_float
-from .specs import INT_MAX, Shape, TensorSpec, check_shape
-
-T = TypeVar("T")
+from .specs import INT_MAX, Shape, T, TensorSpec, check_shape
 
 
 class GridSampleGradients(NamedTuple, Generic[T]):

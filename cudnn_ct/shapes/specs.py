@@ -6,12 +6,13 @@ import operator
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from .._hints import word_hint
 from ..dtypes import DType, as_dtype
 from ..typing import Activation, ConvMode, DTypeLike, Layout, OpTensorOp, ReduceOp
 
+T = TypeVar("T")  # the arrays in a named tuple of results: of this library, of another, or of NumPy
 Shape = tuple[int, ...]
 
 LAYOUTS: tuple[Layout, ...] = ("nchw", "nhwc")

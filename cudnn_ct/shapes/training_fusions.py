@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
 from .checks import Outs, Specs, cast_hint, result_spec
@@ -12,9 +12,7 @@ from .layer import titled, writes
 from .norm import check_epsilon
 from .parse import as_float, as_int
 from .scaled_conv import ConvParameters
-from .specs import TensorSpec
-
-T = TypeVar("T")
+from .specs import T, TensorSpec
 
 STATISTICS_DTYPES = ("float16", "bfloat16", "float32")
 GRADIENT_DTYPES = ("float16",)  # cuDNN 9.19 and 9.28 have no engine for others
