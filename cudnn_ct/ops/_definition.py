@@ -8,13 +8,15 @@ from typing import Any, TypeVar
 
 from ..graph.operations import Graph
 from ..plans.base import tensors_of
+from ..shapes.matmul import MatmulProblem
+from ..shapes.scaled_conv import Float8Conv
 from .graph.activations import ActivationMethods
 from .graph.arithmetic import ArithmeticMethods
 from .graph.builder import TensorState
 from .graph.native import native_graph
 from .graph.norms import NormMethods
 from .graph.products import ProductMethods
-from .graph.tensors import GraphTensor
+from .graph.tensors import GraphTensor, Operand
 
 P = TypeVar("P")
 
@@ -62,3 +64,37 @@ class Definition(ArithmeticMethods, ActivationMethods, ProductMethods, NormMetho
             for value in problem.values
         ]
         return native_graph(problem._replace(values=tuple(values)))
+
+
+# --- the operations after a product or convolution ---------------------------------------------------------
+
+_FACTORS = ("b_scale", "descale_a", "descale_b", "descale_x", "descale_w")
+_ADDED = ("bias", "residual")
+
+# The methods of activations with other names, and their parameters.
+_METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gelu_tanh": ("gelu", {"approximate": True}),
+    "silu": ("swish", {}),
+}
+
+
+def graph_with_epilogue(
+    g: Definition, problem: MatmulProblem | Float8Conv, y: GraphTensor, alpha: float = 1.0
+) -> Graph:
+    """Return the graph of ``scale * act(factors * alpha * y + added)``, and of amax before ``scale``."""
+    given = g.given
+    factors: list[Operand] = [given[name] for name in _FACTORS if name in given]
+    for factor in [*factors, alpha] if alpha != 1 else factors:
+        y = y * factor
+    for name in _ADDED:
+        y = y + given[name] if name in given else y
+    if problem.activation != "identity":
+        method, parameters = _METHODS.get(problem.activation, (problem.activation, {}))
+        y = getattr(g, method)(y, **parameters)
+    written = y
+    if "scale" in given:
+        written = y * given["scale"]
+    elif problem.amax and problem.y.dtype != "float32":
+        # amax is that of the value before it is rounded. cuDNN 9.19 does not write exact copies.
+        written = g.identity(y)
+    return g.graph(y=written, **({"amax": g.reduce(y, "amax")} if problem.amax else {}))

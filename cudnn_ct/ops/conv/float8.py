@@ -16,9 +16,8 @@ from ...shapes.scaled_conv import Float8Conv, ScaledConvResult, float8_conv_prob
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, Padding, PerAxis, StreamLike
 from .._algo_arguments import without_factors
 from .._call import execute_as
-from .._definition import Definition, defines
+from .._definition import Definition, defines, graph_with_epilogue
 from .._documented import documented
-from .._epilogue import graph_with_epilogue
 from .._graph_source import GraphSource
 from .._operands import present
 from .._operation import Operation, Select

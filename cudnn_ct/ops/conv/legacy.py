@@ -16,8 +16,7 @@ from ...plans.base import Candidate, Plan
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import equivalent_strides
-from .legacy_descriptors import DIRECTIONS, ConvDescriptors, requires_ieee
-from .legacy_plans import ConvolutionPlan, FusedPlan
+from .legacy_plans import DIRECTIONS, ConvDescriptors, ConvolutionPlan, FusedPlan, requires_ieee
 from .relayout import Packing, layout_conversions, relaid_out
 
 _IN_ONE_CALL = ("relu", "identity")  # activations of cudnnConvolutionBiasActivationForward

@@ -15,9 +15,8 @@ from ...plans.tiling import sliced
 from ...plans.workspace import room_of
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
-from .._definition import Definition, defines
+from .._definition import Definition, defines, graph_with_epilogue
 from .._elementwise_graph import cast_by_graph
-from .._epilogue import graph_with_epilogue
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource, packed_source
 from .views import packed_operands, slices_of
