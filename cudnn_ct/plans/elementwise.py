@@ -17,9 +17,8 @@ from ..shapes.elementwise import OpTensorProblem, OpTensorScales
 from ..shapes.specs import OpTensorSpec, TensorSpec, nearest_layout
 from ..typing import OpTensorOp
 from .base import Plan
-from .call import CallPlan, FunctionPlan
+from .call import CallPlan, FunctionPlan, element_bytes, scalar_bytes, scalar_type
 from .program import ALPHA, BETA, Program, Step, Steps, Variants, chained, unscaled
-from .scalars import element_bytes, scalar_bytes, scalar_type
 from .strided_copy import StridedCopy
 from .tiling import tile
 from .workspace import append, nbytes_of

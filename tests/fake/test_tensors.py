@@ -19,8 +19,8 @@ from cudnn_ct.ops import activation
 from cudnn_ct.ops.reduce import fast_sum, graph
 from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.plans import tiling
+from cudnn_ct.plans.call import scalar_type
 from cudnn_ct.plans.elementwise import op_tensor, scale_plan
-from cudnn_ct.plans.scalars import scalar_type
 from cudnn_ct.plans.wrappers import zero_results
 from cudnn_ct.shapes.elementwise import OpTensorProblem
 from cudnn_ct.shapes.reduction import ReduceProblem

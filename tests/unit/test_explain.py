@@ -14,8 +14,7 @@ import cudnn_ct as ct
 from cudnn_ct._bindings.types import cudnnCallback_t, cudnnDebug_t
 from cudnn_ct.errors import Explanation, NotSupportedError, Reason, _ranges
 from cudnn_ct.graph.changes import name_of, names_of
-from cudnn_ct.graph.explain import KINDS, TRANSLATIONS, facts_of, translated
-from cudnn_ct.graph.reasons import Line, parse, recorded
+from cudnn_ct.graph.explain import KINDS, TRANSLATIONS, Line, facts_of, parse, recorded, translated
 from cudnn_ct.plans.base import unsupported
 from tests.rejected_graphs import attention, convolution, matmul, norm
 

@@ -13,9 +13,8 @@ from ...descriptors import ActivationDescriptor, ConvolutionDescriptor, FilterDe
 from ...errors import NotSupportedError
 from ...plans.axes import images
 from ...plans.base import Candidate, Plan
-from ...plans.call import CallPlan
+from ...plans.call import CallPlan, scalar_type
 from ...plans.program import Program, Step, Steps
-from ...plans.scalars import scalar_type
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import ActivationSpec, ConvolutionSpec, FilterSpec

@@ -12,9 +12,8 @@ from ...descriptors import ActivationDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
 from ...plans.axes import collapse
-from ...plans.call import ArgumentTemplate, FunctionPlan, PointerSlot
+from ...plans.call import ArgumentTemplate, FunctionPlan, PointerSlot, scalar_type
 from ...plans.program import partial_write_error
-from ...plans.scalars import scalar_type
 from ...plans.workspace import align_after, append
 from ...shapes.norm import NormGradient, NormInference, NormTraining
 from ...shapes.specs import INT_MAX, ActivationSpec, TensorSpec

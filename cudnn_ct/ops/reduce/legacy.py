@@ -11,9 +11,9 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import coalesce
 from ...plans.base import Plan
+from ...plans.call import scalar_type
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of
 from ...plans.program import Step, chained
-from ...plans.scalars import scalar_type
 from ...plans.tiling import pad_axes_to_4d
 from ...plans.wrappers import scaled_after
 from ...shapes.layer import results_of

@@ -12,10 +12,9 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import canonical_strides
 from ...plans.base import Plan, tensors_of
-from ...plans.call import FunctionPlan
+from ...plans.call import FunctionPlan, scalar_type
 from ...plans.elementwise import fill_plan, op_tensor_of
 from ...plans.program import Step, chained
-from ...plans.scalars import scalar_type
 from ...plans.tiling import MAX_CALLS, sliced
 from ...shapes.layer import LayerProblem
 from ...shapes.spatial import SampleProblem
