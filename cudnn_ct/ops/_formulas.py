@@ -69,6 +69,8 @@ def matrix_of(whole: Sequence[TensorSpec], vectors: Sequence[TensorSpec]) -> Mat
             columns = gcd(lengths[0], PIXEL)
             columns = columns if columns > 1 else lengths[0]
             found = Matrix(lengths[0] // columns, columns, "")
+        case ():  # one element
+            found = Matrix(1, 1, "columns")
         case (True,):
             found = Matrix(1, lengths[0], "columns")
         case (True, False):
