@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-POLICIES = ("heuristic", "autotune")
+POLICIES = ("heuristic", "autotune", "online")
 SYNONYMS = {  # Theano's words
     "guess_once": "heuristic",
     "guess_on_shape_change": "heuristic",

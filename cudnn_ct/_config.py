@@ -98,6 +98,10 @@ SETTINGS: dict[str, Setting] = {
         16, "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
         "a number", (int,), _count,
     ),
+    "online_seconds": Setting(
+        1, "how long algo=\"online\" may try other candidates of a problem, over all of its calls",
+        "a number of seconds", (int, float), _seconds, _seconds,
+    ),
     "allow_runtime_compilation": Setting(
         True, "whether to use engines that are compiled when they are created, which takes long"
     ),
@@ -185,6 +189,7 @@ class Config:
     deterministic: bool
     workspace_limit: int | None
     autotune_max_engines: int
+    online_seconds: float
     allow_runtime_compilation: bool
     dynamic_shapes: bool
     certify: str

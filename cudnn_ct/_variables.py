@@ -12,8 +12,8 @@ PREFIX = "CUDNN_CT_"
 # The settings of `_config`.
 SETTINGS = (
     "library", "allow_tf32", "algo", "deterministic", "workspace_limit", "autotune_max_engines",
-    "allow_runtime_compilation", "dynamic_shapes", "certify", "certify_seconds", "algo_cache", "facts",
-    "plan_cache", "replay", "debug_sync",
+    "online_seconds", "allow_runtime_compilation", "dynamic_shapes", "certify", "certify_seconds",
+    "algo_cache", "facts", "plan_cache", "replay", "debug_sync",
 )  # fmt: skip
 
 # The flags of `dnn.flags`.

@@ -26,6 +26,7 @@ from .autotune.candidates import (
     store_key,
 )
 from .autotune.measurement import benchmark_rows, benchmarking, large_workspaces_last
+from .autotune.online import Exploration
 from .autotune.request import AlgoRequest
 from .context import Context
 from .cuda import stream as streams
@@ -126,6 +127,8 @@ class Selection(SelectedPlan):
         compare = compare and engine and self._graph is not None
         if self._row is None:
             self.time(context, *arguments)
+        elif self._decision.exploration is not None:
+            return self._explored(self._decision.exploration, context, *arguments)
         elif compare and not self._certificate:
             from .certify.opinions import Opinions  # only for graphs that are compared
 
@@ -136,6 +139,29 @@ class Selection(SelectedPlan):
             self._certificate = "" if context.capturing else found.note
         super().run_first(context, *arguments, compare=compare)
         return not compare or bool(self._certificate)
+
+    def _explored(
+        self, state: Exploration, context: Context, pointers: Sequence[int], alpha: float, beta: float
+    ) -> bool:
+        """Run the fastest candidate so far, and try another one for later calls; return if none is left."""
+        if state.best is not None and self._row is not None and state.best.key != self._row.key:
+            self.plan = self._next_plan(context)
+        super().run_first(context, pointers, alpha, beta, compare=False)
+        row = self._row
+        if context.capturing or row is None:
+            return False
+        with state.turn(self._decision.lock) as mine:
+            if mine:
+                request, source = self._decision.request, self._source
+                state.step(
+                    row,
+                    lambda: source.autotune_candidates(self.problem, context, request),
+                    lambda rows: benchmark_rows(
+                        self.problem, rows, source.plan, context, pointers, alpha, beta, every=False
+                    ),
+                )
+                self._decision.take(state)
+        return state.settled and (state.best is None or state.best.key == row.key)
 
     def run_other(self, error: CudnnError, context: Context, *arguments: Any) -> bool:
         """Run the first other candidate that works, if cuDNN rejects the plan, it fails, or memory runs out.
@@ -360,7 +386,7 @@ def _first_decision(
         row = heuristic_choice(problem, context, request)
         rows = [] if row is None or row.rejected or request.rejection(row) else [row]
         return CandidateSet(request, source.heuristics(problem), rows, "as it was stored" if rows else "")
-    if request.timed:
+    if request.timed or name == "online":
         key = store_key(problem, context, request)
         rows = [row for row in load_candidates(key) if row.rejected or not request.rejection(row)]
     # The sources also serve after a benchmark in which no candidate worked.

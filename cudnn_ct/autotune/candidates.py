@@ -26,6 +26,7 @@ from ..graph.plan_store import is_timing, plan_store, uses_plans
 from ..graph.stored import candidate_from_json, choice_entry, choice_key
 from ..plans.base import Candidate, Heuristic, Problem
 from .agreement import DifferentResultError
+from .online import Exploration
 from .request import AlgoRequest
 from .store import store
 
@@ -57,6 +58,7 @@ class CandidateSet:
         self._rows = [*map(self.apply_limits, kept)]
         self._how = how
         self._settled = bool(self._rows) and all(row.rejected for row in self._rows)  # known to be impossible
+        self.exploration = Exploration() if request.algo == "online" and not kept else None
         self._substitutes: set[tuple[Any, ...]] = set()
         self._warned = False
 
@@ -125,12 +127,28 @@ class CandidateSet:
             self._settled = True
             self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
         differed = any(isinstance(failure, DifferentResultError) for failure in failures)
-        if self._key and not (passing or differed or config.debug_sync):  # its waits would be in the times
-            usable = [row for row in self._rows if not row.rejected]
-            # The three fastest rows, and the one with the least workspace.
-            best = usable[:3] + sorted(usable[3:], key=lambda row: row.workspace)[:1]
-            stored = [row._replace(problem=None)._asdict() for row in best or self._rows]
-            store().put(self._key, {"rows": stored, "call": str(caller())})
+        if not (passing or differed):
+            self._store()
+
+    def take(self, state: Exploration) -> None:
+        """Put what calls have tried before the heuristic choice, and store it once nothing is left to try."""
+        tried = sorted(state.tried, key=lambda row: (row.key != (state.best and state.best.key), row.rank))
+        with self.lock:
+            known = {row.key for row in tried}
+            others = [row for row in self._rows if row.key not in known]
+            self._rows = [*tried, *others]
+            self._how = f"{len(tried)} candidates tried" + ", settled" * state.settled
+        if state.complete:
+            self._store()
+
+    def _store(self) -> None:
+        """Store the three fastest rows, and the one with the least workspace, on disk."""
+        if not self._key or config.debug_sync:  # its waits would be in the times
+            return
+        usable = [row for row in self._rows if not row.rejected]
+        best = usable[:3] + sorted(usable[3:], key=lambda row: row.workspace)[:1]
+        stored = [row._replace(problem=None)._asdict() for row in best or self._rows]
+        store().put(self._key, {"rows": stored, "call": str(caller())})
 
     def warn_once(self) -> bool:
         with self.lock:

@@ -65,6 +65,8 @@ def request(
     if not isinstance(name, str):
         raise TypeError(f"algo must be a name or a Candidate, not {algo!r}")
     name = plain_name(SYNONYMS.get(name, name))
+    if name == "online" and limits[0]:  # a later candidate would change the bits of results
+        name = "heuristic"
     if name not in POLICIES:
         check_name(name)
     return AlgoRequest(name, None, *limits)

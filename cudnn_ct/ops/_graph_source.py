@@ -39,8 +39,8 @@ def check_engine_name(name: str) -> None:
     """Raise ValueError unless an algorithm's name is the name of an engine; for `autotune.request`."""
     if not is_engine(name):
         raise ValueError(
-            f"algo is unknown: got {name!r}, expected 'heuristic', 'autotune' or the name of an engine, "
-            "such as 'engine 4'"
+            f"algo is unknown: got {name!r}, expected 'heuristic', 'autotune', 'online' or the name of an "
+            "engine, such as 'engine 4'"
         )
 
 

@@ -97,7 +97,8 @@ def attention(
     return_stats : bool
         Whether to return the statistics that :func:`attention_backward` needs.
     algo : str or Candidate, optional
-        ``"heuristic"`` (the default of ``ct.config.algo``), ``"autotune"``, or an engine's name.
+        ``"heuristic"`` (the default of ``ct.config.algo``), ``"autotune"``, ``"online"``, or the name of an
+        engine.
     workspace_limit : int, optional
         Maximum bytes of workspace.
     strict : bool

@@ -66,9 +66,10 @@ def conv(
     algo : str or Candidate, optional
         How the algorithm is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
-        call. ``"guess_once"`` and ``"time_once"`` are words of Theano for these policies. The names
-        ``"none"``, ``"small"``, ``"large"``, ``"fft"``, ``"fft_tiling"``, ``"winograd"``,
-        ``"winograd_non_fused"``, ``"deterministic"`` and cuDNN's own are legacy algorithms;
+        call, ``"online"`` one of them after each later call. ``"guess_once"`` and ``"time_once"`` are words
+        of Theano for these policies. The names ``"none"``, ``"small"``, ``"large"``, ``"fft"``,
+        ``"fft_tiling"``, ``"winograd"``, ``"winograd_non_fused"``, ``"deterministic"`` and cuDNN's own are
+        legacy algorithms;
         ``"engine 62 knobs 2=5,3=0"`` is an engine, as :func:`conv_algorithms` prints it. A row of its table
         is that candidate.
     precision : {"as_input_f32", "float32", "tf32", "as_input", "float16", "float64"}, optional

@@ -63,7 +63,8 @@ def conv_scale_bias_activation(
     algo : str or Candidate, optional
         How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
-        call. ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
+        call, ``"online"`` one of them after each later call.
+        ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
     precision : {"as_input_f32", "tf32", "float32"}, optional
         Arithmetic of the products, which are summed in float32. float32 operands are multiplied in TF32 if
         ``ct.config.allow_tf32``; ``"float32"`` excludes tensor cores, without which cuDNN has no engine for

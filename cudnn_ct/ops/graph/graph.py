@@ -99,8 +99,8 @@ class Graph(
         *outputs : GraphTensor
             The results, before the tensors that :meth:`GraphTensor.output` made outputs.
         algo : str or Candidate, optional
-            "heuristic", "autotune", the name of an engine such as ``"engine 4 knobs 2=1"``, or a candidate;
-            by default the policy of ``ct.config.algo``.
+            "heuristic", "autotune", "online", the name of an engine such as ``"engine 4 knobs 2=1"``, or a
+            candidate; by default the policy of ``ct.config.algo``.
         deterministic : bool, optional
             Reject engines whose results differ from run to run; by default ``ct.config.deterministic``.
         workspace_limit : int, optional

@@ -68,7 +68,8 @@ def matmul(
     algo : str or Candidate, optional
         How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
-        call. ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
+        call, ``"online"`` one of them after each later call.
+        ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
 
     Returns
     -------

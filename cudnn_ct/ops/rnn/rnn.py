@@ -81,7 +81,7 @@ class RNN(RNNGradients, RNNWeights):
         The dtype of data, states and weights.
     precision : as everywhere
     algo : str or Candidate, optional
-        A policy: "heuristic" (the default), "autotune", "guess_once" or "time_once"; or "standard",
+        A policy: "heuristic" (the default), "autotune", "online", "guess_once" or "time_once"; or "standard",
         "persist_static", "persist_dynamic" or "persist_static_small_h"; or a row of :meth:`algorithms`.
     clip : (low, high), optional; "lstm" only
         The range that cells are clipped to where they are used; returned cells are not clipped.
