@@ -27,7 +27,10 @@ class Replaced:
 
     def __init__(self, pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
         self._pairs = {id(one): pair for pair in pairs for one in pair}
-        self._lock, self._blocks = threading.Lock(), 0
+        # A block may end while this thread has the lock, when Python collects the generator that entered it.
+        self._lock = threading.RLock()
+        self._blocks: set[object] = set()
+        self._is_bound = False
         self._places = {
             (owner, pair[0].__name__): pair
             for owner in _INHERITING
@@ -38,35 +41,46 @@ class Replaced:
         self._count = 0  # of modules at the last search
         self._rebound = 0  # times that names were bound to torch's functions again
 
-    def begin(self) -> None:
+    def begin(self, block: object) -> None:
         """Bind the names to replacements if this block is the only one."""
         with self._lock:
-            if not self._blocks:
-                from torch import _dynamo  # noqa: F401 - it makes tables of functions by their names
+            self._blocks.add(block)
+            try:
+                if not self._is_bound:
+                    self._bind()
+            except BaseException:
+                self.end(block)
+                raise
 
-                self._find()
-                for (owner, name), (original, replacement) in self._places.items():
-                    if getattr(owner, name, None) is original:  # and not to something else meanwhile
-                        with suppress(AttributeError, TypeError):  # the module is read-only
-                            setattr(owner, name, replacement)
-            self._blocks += 1
-
-    def end(self) -> None:
+    def end(self, block: object) -> None:
         """Bind the names to torch's functions again if this block is the last one."""
         with self._lock:
-            self._blocks -= 1
-            if self._blocks:
-                return
-            self._rebound += 1
-            if len(sys.modules) != self._count:
-                self._find()  # modules that were imported in the block have replacements
-            for (owner, name), (original, replacement) in self._places.items():
-                if vars(owner).get(name) is not replacement:
-                    continue
-                if owner is not Tensor:
-                    setattr(owner, name, original)
-                elif self._rebound <= MOST_REBOUND:
-                    delattr(owner, name)
+            self._blocks.discard(block)
+            if self._is_bound and not self._blocks:
+                self._unbind()
+
+    def _bind(self) -> None:
+        from torch import _dynamo  # noqa: F401 - it makes tables of functions by their names
+
+        self._is_bound = True
+        self._find()
+        for (owner, name), (original, replacement) in self._places.items():
+            if getattr(owner, name, None) is original:  # and not to something else meanwhile
+                with suppress(AttributeError, TypeError):  # the module is read-only
+                    setattr(owner, name, replacement)
+
+    def _unbind(self) -> None:
+        self._is_bound = False
+        self._rebound += 1
+        if len(sys.modules) != self._count:
+            self._find()  # modules that were imported in the block have replacements
+        for (owner, name), (original, replacement) in self._places.items():
+            if vars(owner).get(name) is not replacement:
+                continue
+            if owner is not Tensor:
+                setattr(owner, name, original)
+            elif self._rebound <= MOST_REBOUND:
+                delattr(owner, name)
 
     def _find(self) -> None:
         """Find the names of modules that were not seen before; those of a program may change at any time."""

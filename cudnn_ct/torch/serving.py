@@ -6,10 +6,7 @@ Blocks can bind the names of the served functions instead.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
@@ -19,17 +16,16 @@ from typing import Any, Self
 import torch
 from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
 from ..errors import NotSupportedError
+from .blocks import GROUPS, Block, Mode, block_of_backward, thread
 from .replaced import Replaced, is_method
 from .rules import RULES, LeftToTorchError
 from .settled import SettledCalls
 
 __all__ = ["Report", "enable", "report"]
 
-GROUPS = tuple(sorted({group for group, _ in RULES.values()}))
 MAX_REJECTED = 1024  # calls that cuDNN has rejected, of a block
 
 
@@ -106,25 +102,31 @@ class enable(ContextDecorator):
     def __init__(self, *, skip: Sequence[str] = (), rebind: bool = False) -> None:
         for group in skip:
             if group not in GROUPS:
-                raise ValueError(f"skip has an unknown group: got {group!r}, expected of {', '.join(GROUPS)}")
+                known = ", ".join(sorted(GROUPS))
+                raise ValueError(f"skip has an unknown group: got {group!r}, expected of {known}")
         self._skip, self._rebind = frozenset(skip), rebind
         self._report = Report()
+        self._rejected: dict[Any, str] = {}
+        self._open: list[Block] = []
 
     def __enter__(self) -> Self:
-        block = _Block(self._skip, self._report, self._rebind)
-        if block.mode is None:
-            _replaced.begin()
-        else:
-            block.mode.__enter__()
-        enter(block)
+        block = Block(self._skip, self._report, self._rejected, _replaced if self._rebind else _Serving)
+        block.begin()
+        self._open.append(block)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        block = leave()
-        if block.mode is None:
-            _replaced.end()
-        else:
-            block.mode.__exit__(*error)
+        own = [one for one in self._open if one.blocks is thread.blocks]
+        if not self._open:
+            raise RuntimeError("the block of enable() is not open: it has ended, or was not entered")
+        block = (own or self._open)[-1]
+        self._open.remove(block)
+        block.end()
+        if not own:
+            raise RuntimeError(
+                "a block of enable() was left in another thread than it was entered in; it has ended, but it "
+                "applied to that thread: enter and leave it in one thread"
+            )
 
     def report(self) -> Report:
         """Return the calls of all blocks and calls of this object."""
@@ -139,89 +141,14 @@ def report() -> Report:
     Report
         An empty one before the first block.
     """
-    return _thread.last
+    return thread.last or Report()
 
 
-# --- blocks ------------------------------------------------------------------------------------------------
+# --- calls of a mode ---------------------------------------------------------------------------------------
 
 
-class _Block:
-    """A block: the groups that it skips, its report, its mode, and the calls that cuDNN has rejected."""
-
-    def __init__(self, skip: frozenset[str], made: Report, rebind: bool) -> None:
-        self.skip, self.report = skip, made
-        self.mode = None if rebind else _Serving(self)
-        self.rejected: dict[Any, str] = {}
-
-
-class _Caller:
-    """The innermost block of a thread, shared with the backward passes that it calls."""
-
-    block: _Block | None = None
-
-
-class _Thread(threading.local):
-    """The blocks of a thread, the innermost one if it binds names, and the last report."""
-
-    def __init__(self) -> None:
-        self.block: _Block | None = None
-        self.caller: _Caller | None = None
-        self.blocks: list[_Block] = []
-        self.inside = False  # whether a replacement runs
-        self.last = Report()
-
-
-_thread = _Thread()
-_IN_BACKWARD = "cudnn_ct.torch.enable"  # torch passes objects of such keys on to threads of backward passes
-
-
-def enter(block: _Block) -> None:
-    """Make a block the innermost one of this thread."""
-    _thread.blocks.append(block)
-    _thread.last = block.report
-    _bind()
-
-
-def leave() -> _Block:
-    """End the innermost block of this thread, and return it."""
-    block = _thread.blocks.pop()
-    _bind()
-    return block
-
-
-def _bind() -> None:
-    """Have replacements serve for the innermost block, unless it is a mode."""
-    innermost = _thread.blocks[-1] if _thread.blocks else None
-    _thread.block = innermost if innermost and innermost.mode is None else None
-    if _thread.caller is None and _thread.block is not None:
-        _thread.caller = _passed_on(_Caller())
-    if _thread.caller is not None:
-        _thread.caller.block = _thread.block
-
-
-def block_of_backward() -> _Block | None:
-    """Return the block in which the backward pass was called that runs in this thread."""
-    if _thread.blocks or not torch._C._is_key_in_tls(_IN_BACKWARD):
-        return None
-    caller: _Caller = torch._C._get_obj_in_tls(_IN_BACKWARD)
-    return caller.block
-
-
-def _passed_on(caller: _Caller) -> _Caller:
-    """Have torch pass on a caller to the threads of backward passes."""
-    count = sys.getrefcount(caller)
-    torch._C._stash_obj_in_tls(_IN_BACKWARD, caller)
-    if sys.getrefcount(caller) == count:  # some versions of torch drop a reference that they did not count
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(caller))
-    return caller
-
-
-class _Serving(TorchFunctionMode):  # type: ignore[misc]
-    """The mode of a block."""
-
-    def __init__(self, block: _Block) -> None:
-        super().__init__()
-        self.block = block
+class _Serving(Mode):
+    """The mode that serves."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -232,7 +159,8 @@ class _Serving(TorchFunctionMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         if torch.compiler.is_compiling():
             return _traced(func, rule[1], args, kwargs)
-        if _thread.blocks and _thread.blocks[-1] is not self.block:  # an outer block
+        blocks = thread.blocks.open
+        if blocks and blocks[-1] is not self.block:  # an outer block
             return func(*args, **kwargs)
         served = _served(self.block, func, args, kwargs)
         return served[0] if served else func(*args, **kwargs)
@@ -255,23 +183,23 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        block = _thread.block
+        block = thread.blocks.innermost
         if torch.compiler.is_compiling():
             if method or block is None or group in block.skip:
                 return original(*args, **kwargs)
             return _traced(original, serve, args, kwargs)
         if block is None:
             block = block_of_backward()
-        if block is None or _thread.inside or group in block.skip:
+        if block is None or thread.inside or group in block.skip:
             return original(*args, **kwargs)
         if method and args and type(args[0]) not in _PLAIN:
             return original(*args, **kwargs)
-        _thread.inside = True
+        thread.inside = True
         try:
             served = _served(block, original, args, kwargs)
             return served[0] if served else original(*args, **kwargs)
         finally:
-            _thread.inside = False
+            thread.inside = False
 
     return replacement
 
@@ -287,7 +215,7 @@ def _traced(func: Any, serve: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _served(
-    block: _Block, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    block: Block, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any] | None:
     """Return the result of a call in a tuple, or None if it is left to torch."""
     group, serve = RULES[func]

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import cudnn_ct.torch as ctt
-from cudnn_ct.torch import replaced, serving
+from cudnn_ct.torch import blocks, replaced, serving
 from tests.fake.cudnn import FakeCudnn
 
 
@@ -302,13 +302,13 @@ def test_methods_of_tensors_are_bound_a_limited_number_of_times(cpu: None) -> No
     own = torch.Tensor.softmax
     made = replaced.Replaced([(own, double := lambda x, axis: 2 * own(x, axis))])
     for _ in range(replaced.MOST_REBOUND + 1):
-        made.begin()
+        made.begin(None)
         assert torch.Tensor.softmax is double
-        made.end()
+        made.end(None)
     assert torch.Tensor.softmax is double
-    made.begin()
+    made.begin(None)
     assert torch.Tensor.softmax is double
-    made.end()
+    made.end(None)
     del torch.Tensor.softmax
 
 
@@ -389,19 +389,19 @@ def test_batch_norm_with_parameters_of_half_precision_has_gradients(cpu: None) -
 @pytest.mark.parametrize("counts", [True, False])
 def test_torch_owns_a_reference_to_what_it_passes_on(monkeypatch: pytest.MonkeyPatch, counts: bool) -> None:
     kept: list[Any] = []
-    stash = (lambda _, caller: kept.append(caller)) if counts else (lambda *_: None)
+    stash = (lambda _, passed: kept.append(passed)) if counts else (lambda *_: None)
     monkeypatch.setattr(torch._C, "_stash_obj_in_tls", stash)
-    caller = serving._Caller()
-    before = sys.getrefcount(caller)
-    serving._passed_on(caller)
-    assert sys.getrefcount(caller) == before + 1
+    passed = blocks.Blocks()
+    before = sys.getrefcount(passed)
+    passed.pass_on()
+    assert sys.getrefcount(passed) == before + 1
 
 
 def test_blocks_that_have_ended_are_not_kept(cpu: None) -> None:
     ended: list[Any] = []
     for _ in range(3):
         with ctt.enable(rebind=True):
-            ended.append(weakref.ref(serving._thread.block))
+            ended.append(weakref.ref(blocks.thread.blocks.innermost))
     assert [one() for one in ended] == [None] * 3
 
 
