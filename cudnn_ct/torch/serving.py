@@ -20,6 +20,7 @@ from torch.utils import checkpoint
 
 from ..errors import NotSupportedError
 from .blocks import GROUPS, Block, Mode, block_of_backward, thread
+from .by_steps import by_steps
 from .replaced import Replaced, is_method
 from .rules import RULES, LeftToTorchError
 from .settled import SettledCalls
@@ -68,7 +69,7 @@ class enable(ContextDecorator):
     Convolutions, pooling, norms, softmax, attention and recurrent networks of an unchanged model on CUDA
     tensors are computed by the operators of this package, with their gradients. Other calls are left to
     torch, and :func:`report` lists them with the reason. A block applies to the thread that enters it. Blocks
-    may be nested: the innermost one decides.
+    may be nested: the innermost one decides. Each step of a decorated generator or coroutine is in a block.
 
     Parameters
     ----------
@@ -86,6 +87,8 @@ class enable(ContextDecorator):
     ------
     ValueError
         A group does not exist.
+    RuntimeError
+        A block is left that is not open, or that another thread has entered; the latter ends.
 
     Notes
     -----
@@ -108,6 +111,10 @@ class enable(ContextDecorator):
         self._report = Report()
         self._rejected: dict[Any, str] = {}
         self._open: list[Block] = []
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        """Return a function that runs in a block, of a generator or a coroutine each step."""
+        return by_steps(self, function) or super().__call__(function)
 
     def __enter__(self) -> Self:
         block = Block(self._skip, self._report, self._rejected, _replaced if self._rebind else _Serving)

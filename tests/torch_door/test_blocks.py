@@ -1,10 +1,11 @@
-"""Blocks of ``enable()`` that end in another order or thread."""
+"""Blocks of ``enable()`` that end in another order or thread, and those of generators and coroutines."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -189,3 +190,130 @@ def test_a_block_ends_when_python_collects_its_generator_while_names_are_bound()
     thread.join(20)
     assert not thread.is_alive()
     assert F.softmax is OWN
+
+
+# --- decorated functions -----------------------------------------------------------------------------------
+
+
+def test_each_step_of_a_generator_is_in_a_block(enable: Any) -> None:
+    block = enable()
+
+    @block
+    def steps(count: int) -> Iterator[Any]:
+        """Count."""
+        try:
+            for place in range(count):
+                call()
+                got = yield place
+                assert got == place
+        except KeyError:
+            call()
+            yield "handled"
+        finally:
+            call()
+        return "end"
+
+    made = steps(3)
+    assert steps.__doc__ == "Count."
+    assert next(made) == 0
+    call()  # not in the block
+    assert made.send(0) == 1
+    assert made.throw(KeyError) == "handled"
+    made.close()
+    assert calls(block) == 4
+    made = steps(1)
+    next(made)
+    with pytest.raises(StopIteration) as end:
+        made.send(0)
+    assert end.value.value == "end"
+    assert calls(block) == 6
+
+
+def test_tasks_of_decorated_coroutines_are_each_in_their_block(enable: Any) -> None:
+    serving, skipping = enable(), enable("softmax")
+
+    @serving
+    async def one(turn: asyncio.Event, other: asyncio.Event) -> str:
+        call()
+        other.set()
+        await turn.wait()
+        call()
+        return "one"
+
+    @skipping
+    async def two(turn: asyncio.Event, other: asyncio.Event) -> str:
+        await turn.wait()
+        call()
+        other.set()
+        await asyncio.sleep(0)
+        call()
+        return "two"
+
+    async def outside(count: int) -> None:
+        for _ in range(count):
+            call()
+            await asyncio.sleep(0)
+
+    async def run() -> list[Any]:
+        first, second = asyncio.Event(), asyncio.Event()
+        return await asyncio.gather(one(first, second), two(second, first), outside(5))
+
+    assert asyncio.run(run()) == ["one", "two", None]
+    assert calls(serving) == 2
+    assert calls(skipping) == 0
+
+
+def test_a_decorated_coroutine_raises_and_is_cancelled_as_without(enable: Any) -> None:
+    block = enable()
+
+    @block
+    async def wait(seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+            raise KeyError(seconds)
+        finally:
+            call()
+
+    with pytest.raises(KeyError):
+        asyncio.run(wait(0))
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(wait(20))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert calls(block) == 2
+
+
+def test_each_step_of_an_asynchronous_generator_is_in_a_block(enable: Any) -> None:
+    block = enable()
+
+    @block
+    async def steps() -> AsyncIterator[Any]:
+        try:
+            call()
+            got = yield 1
+            call()
+            await asyncio.sleep(0)
+            yield got
+            yield 3
+        except KeyError:
+            call()
+            yield "handled"
+        finally:
+            call()
+
+    async def run() -> None:
+        made: Any = steps()
+        assert await anext(made) == 1
+        call()
+        assert await made.asend("sent") == "sent"
+        assert await made.athrow(KeyError) == "handled"
+        await made.aclose()
+        assert [one async for one in steps()] == [1, None, 3]
+
+    asyncio.run(run())
+    assert calls(block) == 4 + 3
