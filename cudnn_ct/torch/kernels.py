@@ -116,14 +116,15 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> Call:
     """Check the operands of a call, and return all that follows from their shapes and the settings."""
     tensors, params = filled(row, given)
     present = {one: tensor for one, tensor in zip(row.operands, tensors, strict=True) if tensor is not None}
-    device = _common_device(name, present)
+    device, absent = _common_device(name, present), len(row.operands) - len(present)
+    _check_numbers(name, params)
     metas = _metas(tensors)
     results = tuple(_results(name, row, metas, params))
     if name in NETWORKS:
         x, values = _spec(metas[0]), dict(zip(row.params, params, strict=True))
         precision = "float32" if not tf32 and tensors[0].dtype is torch.float32 else None
         network = body(cudnn_ct.RNN, name, x, values, precision)
-        return Call(network, row.operands, results, device, known=False)
+        return Call(network, row.operands, results, device, known=False, absent=absent)
     function = _ctc_loss if name == "ctc_loss" else getattr(cudnn_ct, row.function)
     keywords = _keywords(row, params, {}, tensors[0].dim())
     known = _parameters(row.function)
@@ -137,9 +138,17 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> Call:
     if _benchmark() and not same and row.function.startswith("conv") and "algo" in known:
         keywords["algo"] = "autotune"
     varies = _deterministic() and name in _VARYING
-    return Call(
-        partial(function, **keywords), row.operands, results, device, varies=varies, known=name != "ctc_loss"
-    )
+    facts: dict[str, Any] = {"varies": varies, "known": name != "ctc_loss", "absent": absent}
+    return Call(partial(function, **keywords), row.operands, results, device, **facts)
+
+
+def _check_numbers(name: str, params: Sequence[Any]) -> None:
+    """Raise for tensors as parameters, whose values a prepared call would not follow."""
+    for one in params:
+        if any(isinstance(number, torch.Tensor) for number in (one if isinstance(one, tuple) else (one,))):
+            raise TypeError(
+                f"parameters of cudnn_ct::{name} must be numbers: got a tensor; pass tensor.item()"
+            )
 
 
 def _refuse_tangents(name: str, tensors: Sequence[Any]) -> None:

@@ -27,10 +27,20 @@ class Call:
     ``function`` is called with ``keywords`` besides the operands, whose names are ``operands``. ``results``
     describe what it writes. ``varies`` is whether its sums are in an undefined order although torch is asked
     for deterministic ones. ``known`` is unset for functions that do more than
-    call operations.
+    call operations. ``absent`` operands are not given.
     """
 
-    __slots__ = ("_empty", "_function", "_known", "_needs", "_operands", "_results", "device", "varies")
+    __slots__ = (
+        "_absent",
+        "_empty",
+        "_function",
+        "_known",
+        "_needs",
+        "_operands",
+        "_results",
+        "device",
+        "varies",
+    )
 
     def __init__(
         self,
@@ -41,12 +51,14 @@ class Call:
         *,
         varies: bool = False,
         known: bool = True,
+        absent: int = 0,
     ) -> None:
         self._function = function
         self._operands = tuple(operands)
         self._results = tuple((tuple(one.shape), tuple(one.strides), one.dtype) for one in results)
         self.device = device
         self.varies = varies
+        self._absent = absent
         self._needs = Needs()
         self._known = KnownFunction() if known else None
         self._empty = _allocation(device)
@@ -59,7 +71,10 @@ class Call:
             self._call(tensors, outs)
             return outs
         arrays = [*tensors, *outs]
-        pointers = [0 if one is None else one.data_ptr() for one in arrays]
+        try:
+            pointers = [0 if one is None else one.data_ptr() for one in arrays]
+        except RuntimeError as error:  # a tensor that torch.func has wrapped, after its end
+            raise ValueError("an operand has no memory of its own") from error
         where, nbytes = current_stream(self.device.index or 0), self._needs.nbytes
         if self._known is not None and self._needs.runs == LEARNED:
             memory = empty((nbytes,), (1,), torch.uint8) if nbytes > SMALL else None
@@ -67,8 +82,11 @@ class Call:
             if self._known.replay(where, pointers, *lent):
                 return outs
             del memory  # torch gives its address to the workspace of the call, which can be recorded then
-            if self._needs.are_small(where) and self._known.run(where, arrays, pointers):
-                return outs
+        if pointers.count(0) != self._absent:  # such a call is never recorded
+            _check_memory(arrays, pointers)
+        known = self._known if self._needs.are_small(where) else None
+        if known is not None and known.run(where, arrays, pointers):
+            return outs
         self._needs.run(partial(self._known_call, where, arrays, pointers), self.device)
         return outs
 
@@ -84,6 +102,13 @@ class Call:
     def _call(self, tensors: Sequence[Any], outs: Sequence[torch.Tensor]) -> None:
         out = outs[0] if len(outs) == 1 else tuple(outs)
         self._function(**dict(zip(self._operands, tensors, strict=False)), out=out)
+
+
+def _check_memory(arrays: Sequence[Any], pointers: Sequence[int]) -> None:
+    """Raise if a tensor that has elements has no memory, as after ``storage.resize_(0)``."""
+    for one, pointer in zip(arrays, pointers, strict=True):
+        if one is not None and not pointer and one.numel():
+            raise ValueError(f"a tensor of shape {tuple(one.shape)} has no memory")
 
 
 def current_stream(device: int) -> Stream:

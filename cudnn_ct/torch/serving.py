@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator
 from functools import partial
 from typing import Any, Self
@@ -229,22 +229,20 @@ def _served(
     report, rejected, key = block.report, block.rejected, None
     values = (*args, *kwargs.values()) if kwargs else args
     settles = _settled.key(func, values, kwargs)
-    if settles is not None:
-        known = _settled.served(settles, values)
+    try:
+        known = None if settles is None else _settled.served(settles, values)
         if known is not None:
             report.served[group] += 1
             return (known,)
-    if rejected:
-        key = _facts(func, args, kwargs)
-        if key in rejected:
-            report.left[group, rejected[key]] += 1
-            return None
-    try:
         if not _on_device(args, kwargs):
             raise LeftToTorchError("not on a CUDA device")
+        _check_types(values)
+        if rejected:
+            key = _facts(func, values, kwargs)
+            if key in rejected:
+                raise LeftToTorchError(rejected[key])
         if forward_ad._current_level >= 0:
             raise LeftToTorchError("forward-mode derivatives")
-        _check_types(args)
         if _is_computed_again():
             raise LeftToTorchError("torch.utils.checkpoint computes it again")
         made = partial(serve, *args, **kwargs)
@@ -259,7 +257,9 @@ def _served(
         reason = _first_line(error)
         if len(rejected) >= MAX_REJECTED:
             rejected.clear()
-        rejected[key or _facts(func, args, kwargs)] = reason
+        rejected[key or _facts(func, values, kwargs)] = reason
+        if settles is not None:
+            _settled.forget(settles)
         report.left[group, reason] += 1
         return None
     report.served[group] += 1
@@ -274,16 +274,24 @@ _settled = SettledCalls()
 _replaced = Replaced([(one, replacement_of(one)) for one in RULES])
 
 
-def _check_types(args: tuple[Any, ...]) -> None:
-    """Leave tensors that have functions of their own, and calls that torch.func differentiates."""
+def _check_types(values: Sequence[Any]) -> None:
+    """Leave calls that torch.func differentiates, and tensors that are not arrays of operands."""
     if _transformations() is not None:
         levels = torch._C._functorch.get_interpreter_stack() or ()
         if any(level.key() != TransformType.Vmap for level in levels):
             raise LeftToTorchError("derivatives by torch.func")
-    for kind in map(type, args):
+    for one in values:
+        kind = type(one)
         own = None if kind in _PLAIN else getattr(kind, "__torch_function__", None)
         if own is not None and own is not torch._C._disabled_torch_function_impl:
             raise LeftToTorchError(f"{kind.__name__} has functions of its own")
+        if isinstance(one, torch.Tensor):
+            if one.layout is not torch.strided or one.is_nested:
+                raise LeftToTorchError("tensors without strides")
+            if not one.dim():
+                raise LeftToTorchError("a tensor for a number")
+        elif kind in (tuple, list) and one and type(one[0]) is not int:
+            _check_types(one)
 
 
 _transformations = torch._C._functorch.peek_interpreter_stack
@@ -306,10 +314,9 @@ def _on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return isinstance(first, torch.Tensor) and first.device.type in SERVED_DEVICES
 
 
-def _facts(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what decides whether cuDNN supports a call."""
-    values = (*args, *sorted(kwargs.items(), key=lambda pair: pair[0]))
-    return func, *(_fact(value) for value in values)
+def _facts(func: Any, values: Sequence[Any], names: Iterable[str]) -> Any:
+    """Return what decides whether cuDNN supports a call, with ``names`` for the last values."""
+    return func, *names, *(_fact(value) for value in values)
 
 
 def _fact(value: Any) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +20,8 @@ MAX_SETTLED = 4096  # calls in the process
 class SettledCalls:
     """The operator's calls that served functions of torch, by all that decides which call that is.
 
-    A call is settled if one operator was called, without a gradient, on operands of the function, and its
-    first result is that of the function.
+    A call is settled if one operator was called, without a gradient, on the tensors of the function, which
+    differ, and its first result is that of the function.
     """
 
     def __init__(self) -> None:
@@ -32,29 +31,40 @@ class SettledCalls:
         """Return the key of a call, with ``names`` for the last values; None if it cannot be settled."""
         if torch.is_autocast_enabled():
             return None
-        facts: list[Hashable] = [function, *settings(), *names]
-        for one in values:
-            if isinstance(one, torch.Tensor):
-                facts += (one.shape, one.stride(), one.dtype, one.device)
-            elif type(one) is list:
-                if one and not isinstance(one[0], int):  # weights of a network
+        facts: list[Any] = [function, *settings(), *names]
+        try:
+            for one in values:
+                kind = type(one)
+                if kind in _PLAIN:
+                    facts += (one.shape, one.stride(), one.dtype, one.device)
+                elif kind in _SEQUENCES:
+                    for number in one:
+                        if type(number) is not int:  # 1.0 has the hash of 1, and lists have tensors
+                            return None
+                    facts.append(tuple(one))
+                elif kind in _NUMBERS:
+                    facts += (kind, one)
+                else:
                     return None
-                facts.append(tuple(one))
-            else:
-                facts.append(one)
+        except RuntimeError:  # a tensor without strides
+            return None
         return tuple(facts)
 
     def served(self, key: Any, values: Sequence[Any]) -> torch.Tensor | None:
         """Return the result of a call; None if it is not settled, or torch has more to do than to compute."""
         try:
             call, places = self._calls[key]
-        except (KeyError, TypeError):  # new, or an argument without a hash
+        except KeyError:
             return None
         tensors = [None if place is None else values[place] for place in places]
         if forward_ad._current_level >= 0 or not only_computes(tensors):
             return None
         result: torch.Tensor = call.run(tensors)[0]
         return result
+
+    def forget(self, key: Any) -> None:
+        """Forget a call that was settled."""
+        self._calls.pop(key, None)
 
     def learn(self, key: Any, values: Sequence[Any], serve: Callable[[], Any]) -> Any:
         """Return the result of a call, and settle it if it can be repeated."""
@@ -66,15 +76,15 @@ class SettledCalls:
             watched.calls = outer
         if len(seen) == 1:
             call, tensors, first = seen[0]
-            places = [_place(one, values) for one in tensors]
-            if result is first and -1 not in places:
-                with suppress(TypeError):
-                    self._calls[key] = (call, places)
+            # A tensor that is not an operand is a number, and the key does not have its value.
+            given = {id(one): place for place, one in enumerate(values) if isinstance(one, torch.Tensor)}
+            operands = [one for one in tensors if one is not None]
+            if result is first and len(given) == len(operands) and {*given} == {*map(id, operands)}:
+                places = [None if one is None else given[id(one)] for one in tensors]
+                self._calls[key] = (call, places)
         return result
 
 
-def _place(tensor: Any, values: Sequence[Any]) -> int | None:
-    """Return the place of a tensor among arguments: None for one that is not given, -1 for another tensor."""
-    if tensor is None:
-        return None
-    return next((place for place, one in enumerate(values) if one is tensor), -1)
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_SEQUENCES = frozenset((tuple, list, torch.Size))
+_NUMBERS = frozenset((int, float, bool, str, type(None)))

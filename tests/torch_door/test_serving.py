@@ -452,6 +452,7 @@ class Named(torch.Tensor):
         lambda x: torch.func.grad(lambda one: F.softmax(one, 1).square().sum())(x),
         lambda x: torch.func.vmap(torch.func.grad(lambda one: F.softmax(one, 0).square().sum()))(x),
         lambda x: F.softmax(x.as_subclass(Named), 1),
+        lambda x: F.softmax(input=x.as_subclass(Named), dim=1),
         lambda x: torch.softmax(x, axis=1),
         lambda x: torch.softmax(x, 1, out=torch.empty(0)),
         lambda x: F.softmax(x, np.int64(1)),

@@ -134,3 +134,123 @@ def test_weights_of_networks_are_no_parts_of_keys(rules: list[str]) -> None:
             module(x)
     assert rules == ["lstm"] * 2
     assert not serving._settled._calls
+
+
+def halves(count: int) -> list[Any]:
+    return [torch.randn(1, 2, 4, 8).half() for _ in range(count)]
+
+
+def same_as_torch(call: Any, *arguments: Any) -> None:
+    """Call a function in the block of the caller, and without it, and compare their results or errors."""
+    made = []
+    for skip in ([], list(serving.GROUPS)):
+        with ctt.enable(skip=skip):
+            try:
+                made.append(call(*arguments))
+            except (TypeError, RuntimeError) as error:
+                made.append(str(error))
+    assert type(made[0]) is type(made[1]), made
+    if isinstance(made[0], str):
+        assert made[0] == made[1]
+    else:
+        torch.testing.assert_close(*made, rtol=2e-2, atol=1e-2)
+
+
+X, ONES = image(2, 4, 8, 8), torch.ones(8)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        (F.scaled_dot_product_attention, [halves(1) * 3, halves(3)]),
+        (lambda scale: F.scaled_dot_product_attention(*[X[0, :1, None].half()] * 3, scale=scale), [0.5, 2.0]),
+        (lambda eps: F.layer_norm(X, (8,), ONES, ONES, torch.tensor(eps)), [[1e-5], [10.0]]),
+        (lambda window: F.max_pool2d(X, torch.tensor(window)), [[2], [3]]),
+        (lambda step: F.max_pool2d(X, 2, (torch.tensor(step), 1)), [[1], [2]]),
+        (F.softmax, [[X, 1], [X, 1.0]]),
+        (F.softmax, [[X, 1], [X, True]]),
+        (lambda axes: F.layer_norm(X, axes, ONES, ONES), [[[8]], [[4, 8]], [[8]]]),
+    ],
+)
+def test_arguments_that_differ_are_other_calls(rules: list[str], call: Any, arguments: Any) -> None:
+    with torch.no_grad():
+        for given in arguments:
+            for _ in range(3):
+                same_as_torch(call, *(given if isinstance(given, list) else [given]))
+
+
+def test_a_parameter_that_changes_in_place_is_another_call(rules: list[str]) -> None:
+    step, steps = torch.tensor(1), [1, 1]
+    with torch.no_grad():
+        for _ in range(2):
+            same_as_torch(F.max_pool2d, X, 2, (step, step))
+            same_as_torch(F.max_pool2d, X, 2, steps)
+        step.fill_(2)
+        steps[0] = 2
+        same_as_torch(F.max_pool2d, X, 2, (step, step))
+        same_as_torch(F.max_pool2d, X, 2, steps)
+        with pytest.raises(TypeError, match="parameters of cudnn_ct::pool must be numbers: got a tensor"):
+            ctt.pool(X, step)
+
+
+def escaped() -> Any:
+    """Return a tensor that torch.func wrapped, after its end."""
+    kept: list[Any] = []
+    torch.func.grad(lambda x: (kept.append(x), x.sum())[1])(X)
+    return kept[0]
+
+
+def freed() -> Any:
+    x = image(2, 4, 8, 8)
+    x.untyped_storage().resize_(0)
+    return x
+
+
+UNUSUAL: dict[str, Any] = {
+    "escaped": escaped,
+    "freed": freed,
+    "zero": lambda: torch._efficientzerotensor((2, 4, 8, 8)),
+    "negative": lambda: torch._neg_view(X),
+    "expanded": lambda: X[:1, :1].expand(2, 4, 8, 8),
+    "misaligned": lambda: image(2 * 4 * 8 * 8 + 1)[1:].view(2, 4, 8, 8),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "compressed": lambda: torch.eye(3).to_sparse_csr(),
+    "opaque": X.to_mkldnn,
+    "nested": lambda: torch.nested.nested_tensor([image(2, 8), image(3, 8)]),
+    "jagged": lambda: torch.nested.nested_tensor([image(2, 8), image(3, 8)], layout=torch.jagged),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_tensors_have_the_results_of_torch(rules: list[str], name: str) -> None:
+    def call(x: Any) -> Any:
+        y = F.softmax(x, -1)
+        if name in ("opaque", "nested"):
+            return y.to_dense() if name == "opaque" else y.to_padded_tensor(0.0)
+        return y.values() if name == "jagged" else y
+
+    with torch.no_grad():
+        for _ in range(2):
+            F.softmax(X, -1)
+        for _ in range(2):
+            same_as_torch(call, UNUSUAL[name]())
+
+
+def test_a_settled_call_that_cudnn_rejects_later_is_left_to_torch(
+    rules: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def reject(*args: Any) -> None:
+        tries.append(1)
+        raise ctt.serving.NotSupportedError("no engine within the limit")
+
+    with torch.no_grad(), ctt.enable() as block:
+        F.softmax(X, 1)
+        monkeypatch.setattr("cudnn_ct.torch.prepared.Call.run", reject)
+        for _ in range(3):
+            F.softmax(X, 1)
+    assert tries == [1]
+    assert block.report().served == {"softmax": 1}
+    assert block.report().left == {("softmax", "no engine within the limit"): 3}
