@@ -18,9 +18,12 @@ from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
 from torch.utils import checkpoint
 
+from .._config import config
 from ..errors import NotSupportedError
+from ..shapes.specs import UNALIGNED
 from .blocks import GROUPS, Block, Mode, block_of_backward, thread
 from .by_steps import by_steps
+from .kernels import settings
 from .replaced import Replaced, is_method
 from .rules import RULES, LeftToTorchError
 from .settled import SettledCalls
@@ -316,12 +319,15 @@ def _on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _facts(func: Any, values: Sequence[Any], names: Iterable[str]) -> Any:
     """Return what decides whether cuDNN supports a call, with ``names`` for the last values."""
-    return func, *names, *(_fact(value) for value in values)
+    cast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled() else None
+    chosen = (*settings(), config.snapshot, cast, torch.is_grad_enabled())
+    return func, chosen, *names, *(_fact(value) for value in values)
 
 
 def _fact(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype, value.requires_grad
+        aligned = value.storage_offset() * value.element_size() & UNALIGNED
+        return value.shape, value.stride(), value.dtype, value.device, aligned, value.requires_grad
     if isinstance(value, tuple | list):
         return tuple(map(_fact, value))
     return repr(value)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
+import cudnn_ct as ct
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch import blocks, replaced, serving
 from tests.fake.cudnn import FakeCudnn
@@ -166,6 +167,51 @@ def test_a_call_that_cudnn_rejects_is_left_to_torch_and_not_tried_again(
             torch.testing.assert_close(F.softmax(x, 1), expected)
     assert len(tries) == 1
     assert block.report().left == {("softmax", "no engine"): 3}
+
+
+SETTINGS: dict[str, Any] = {
+    "nothing": lambda patch: None,
+    "allow_tf32": lambda patch: patch.setattr(torch.backends.cudnn, "allow_tf32", False),
+    "deterministic": lambda patch: patch.setattr(torch.backends.cudnn, "deterministic", True),
+    "benchmark": lambda patch: patch.setattr(torch.backends.cudnn, "benchmark", True),
+    "config": lambda patch: patch.setattr(ct.config, "workspace_limit", 12345),
+    "grad mode": lambda patch: torch.set_grad_enabled(False),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_rejected_call_is_tried_again_with_other_settings(
+    cpu: None, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tries: list[int] = []
+
+    def reject(*args: Any, **keywords: Any) -> None:
+        tries.append(1)
+        raise ctt.serving.NotSupportedError("no engine")
+
+    monkeypatch.setattr("cudnn_ct.torch.rules.softmax", reject)
+    x = torch.randn(2, 3)
+    with ctt.enable(), torch.enable_grad():
+        F.softmax(x, 1)
+        SETTINGS[name](monkeypatch)
+        F.softmax(x, 1)
+    assert len(tries) == (1 if name == "nothing" else 2)
+
+
+def test_a_call_that_is_rejected_for_an_address_is_tried_at_others(
+    cpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(x: Any, *args: Any, **keywords: Any) -> Any:
+        if x.data_ptr() % 16:
+            raise ctt.serving.NotSupportedError("not aligned")
+        return ctt.softmax(x, *args, **keywords)
+
+    monkeypatch.setattr("cudnn_ct.torch.rules.softmax", reject)
+    x = torch.randn(9)
+    with ctt.enable() as block:
+        F.softmax(x[1:], 0)
+        F.softmax(x[:8], 0)
+    assert block.report().served == {"softmax": 1}
 
 
 def test_tensors_in_host_memory_are_left_to_torch() -> None:
