@@ -43,7 +43,16 @@ def _choices() -> tuple[bool, bool, bool]:
 
 def settings() -> tuple[bool, ...]:
     """Return the settings of torch that decide how operators compute."""
-    return _tf32_of_cudnn(), _tf32_of_products(), *_choices()
+    try:
+        return _tf32_of_cudnn(), _tf32_of_products(), *_choices()
+    except RuntimeError:
+        return *map(_is_tf32, ("conv", "rnn", "matmul")), *_choices()
+
+
+def _is_tf32(operation: str) -> bool:
+    """Return whether an operation may use TF32 if settings of operations differ, for which others raise."""
+    precision: str = torch._C._get_fp32_precision_getter("cuda", operation)
+    return precision == "tf32"
 
 
 class _Watched(threading.local):
@@ -78,13 +87,19 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
     """Return the body of an operator on CUDA tensors."""
     count, updated = len(row.operands), tuple(row.operands.index(one) for one in row.updated)
     single = len(row.results) == 1
-    tf32 = _tf32_of_products if name.startswith("matmul") else _tf32_of_cudnn
+    product = name.startswith("matmul")
+    tf32 = _tf32_of_products if product else _tf32_of_cudnn
+    operation = "matmul" if product else "rnn" if name in NETWORKS else "conv"
     calls = BoundedDict(MAX_CALLS)
 
     def run(*given: Any) -> Any:
         if forward_ad._current_level >= 0:
             _refuse_tangents(name, given[:count])
-        key: list[Any] = [tf32(), *_choices()]
+        try:
+            allowed = tf32()
+        except RuntimeError:
+            allowed = _is_tf32(operation)
+        key: list[Any] = [allowed, *_choices()]
         tensors = given[:count]
         for tensor in tensors:
             if tensor is None:
@@ -98,7 +113,7 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
             facts = (*key, *[tuple(one) if type(one) is list else one for one in given[count:]])
             call = calls.get(facts)
         if call is None:
-            call = calls[facts] = _prepared(name, row, given, tf32())
+            call = calls[facts] = _prepared(name, row, given, allowed)
         if call.varies:
             _alert(name)
         outs = call.run(tensors)

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import cudnn_ct as ct
 import cudnn_ct.torch as ctt
-from cudnn_ct.torch import blocks, replaced, serving
+from cudnn_ct.torch import blocks, kernels, replaced, serving
 from tests.fake.cudnn import FakeCudnn
 
 
@@ -573,6 +573,23 @@ def test_a_compiled_call_that_no_operator_serves_is_left_to_torch(serves: Any) -
     with serves():
         found = compiled(x)
     torch.testing.assert_close(found, F.max_pool2d(x, 2, return_indices=True))
+
+
+def test_settings_of_single_operations_apply(door: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not hasattr(torch._C, "_get_fp32_precision_getter"):
+        pytest.skip("this version of torch has no settings of operations")
+    monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu",))
+    conv, rnn = torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+    before = conv.fp32_precision, rnn.fp32_precision
+    try:
+        conv.fp32_precision, rnn.fp32_precision = "tf32", "ieee"
+        assert kernels.settings()[:2] == (True, False)
+        with ctt.enable() as block:
+            nn.Conv2d(4, 4, 3)(torch.randn(2, 4, 8, 8))
+            nn.LSTM(3, 4)(torch.randn(5, 2, 3))
+    finally:
+        conv.fp32_precision, rnn.fp32_precision = before
+    assert set(block.report().served) == {"conv", "lstm"}
 
 
 @pytest.mark.parametrize("kind", [nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)])
