@@ -250,6 +250,13 @@ def _softmax(log: bool) -> Callable[..., Tensor]:
     return serve
 
 
+def _heads(dtype: torch.dtype, width: int, value_width: int) -> None:
+    """Leave heads for which cuDNN has no attention."""
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled() else dtype
+    _unless(dtype not in _HALF, "{} is not supported", dtype)
+    _unless(width % 8 or value_width % 8 or max(width, value_width) > 256, "heads of {}", width)
+
+
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -263,11 +270,7 @@ def _attention(
     _unless(dropout_p, "dropout has torch's random numbers")
     _unless(any(one.dim() != 4 for one in (query, key, value)), "operands do not have 4 axes")
     _same_dtype(query, key, value)
-    casts = torch.is_autocast_enabled()
-    dtype = torch.get_autocast_dtype("cuda") if casts else query.dtype
-    _unless(dtype not in _HALF, "{} is not supported", dtype)
-    width = query.shape[-1]
-    _unless(width % 8 or value.shape[-1] % 8 or max(width, value.shape[-1]) > 256, "heads of {}", width)
+    _heads(query.dtype, query.shape[-1], value.shape[-1])
     _unless(query.shape[1] != key.shape[1] and not enable_gqa, "heads are broadcast")
     _unless(scale is not None and scale <= 0, "scale is not positive")
     if attn_mask is not None:
@@ -309,15 +312,20 @@ def _multi_head_attention(
     _unless(add_zero_attn, "add_zero_attn is not supported")
     _unless(any(rest.get(name) is not None for name in ("static_k", "static_v")), "static keys")
     _unless(in_proj_weight is None or embed_dim_to_check != query.shape[-1], "separate projections")
+    # Before the projection, which torch would compute again.
+    _unless(dropout_p and training, "dropout has torch's random numbers")
+    width, uneven = divmod(query.shape[2], num_heads)
+    _unless(uneven, "heads of {}", query.shape[2] / num_heads)
+    _heads(query.dtype, width, width)
     # Modules with batch_first give a transposed view, and transpose the result back: in the order of memory
     # nothing is copied.
     swapped = query.transpose(0, 1)
     batch_first = swapped.is_contiguous()
     x = swapped if batch_first else query
     packed = F.linear(x, in_proj_weight, in_proj_bias)
-    heads = packed.view(*packed.shape[:2], 3, num_heads, x.shape[2] // num_heads)
+    heads = packed.view(*packed.shape[:2], 3, num_heads, width)
     q, k, v = heads.permute(2, *((0, 3, 1) if batch_first else (1, 3, 0)), 4).unbind(0)
-    y = _attention(q, k, v, dropout_p=dropout_p if training else 0.0)
+    y = _attention(q, k, v)
     joined = y.permute(*((0, 2) if batch_first else (2, 0)), 1, 3).reshape(x.shape)
     found = F.linear(joined, out_proj_weight, out_proj_bias)
     return (found.transpose(0, 1) if batch_first else found), None

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import cudnn_ct as ct
@@ -106,6 +107,34 @@ def test_attention_whose_weights_are_needed_is_left_to_torch(cpu: None, serves: 
             found = module(x, x, x)
     torch.testing.assert_close(found, expected)
     assert block.report().left == {("attention", "weights are needed"): 1}
+
+
+class Products(TorchDispatchMode):
+    """A mode that counts products of matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.__name__.split(".")[0] in ("mm", "addmm")
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.MultiheadAttention(32, 4), "torch.float32 is not supported"),
+        (nn.MultiheadAttention(32, 4, dropout=0.5).half(), "dropout has torch's random numbers"),
+        (nn.MultiheadAttention(32, 8).half(), "heads of 4"),
+    ],
+)
+def test_attention_that_is_left_to_torch_is_not_projected_before(cpu: None, module: Any, reason: str) -> None:
+    x = torch.randn(2, 6, 32, dtype=module.out_proj.weight.dtype)
+    with Products() as expected:
+        module(x, x, x, need_weights=False)
+    with ctt.enable() as block, Products() as found:
+        module(x, x, x, need_weights=False)
+    assert found.count == expected.count
+    assert ("attention", reason) in block.report().left
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
