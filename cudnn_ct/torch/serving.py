@@ -246,6 +246,8 @@ def _served(
                 raise LeftToTorchError(rejected[key])
         if forward_ad._current_level >= 0:
             raise LeftToTorchError("forward-mode derivatives")
+        if torch._C._get_tracing_state() is not None:
+            raise LeftToTorchError("torch.jit.trace records it")
         if _is_computed_again():
             raise LeftToTorchError("torch.utils.checkpoint computes it again")
         made = partial(serve, *args, **kwargs)

@@ -509,6 +509,19 @@ def test_layers_that_a_checkpoint_without_hooks_keeps_are_served(cpu: None, serv
     assert block.report().served["softmax"] >= 1
 
 
+@pytest.mark.filterwarnings("ignore")  # torch.jit.trace is deprecated, and warns of sizes
+@pytest.mark.parametrize("training", [False, True])
+def test_traced_modules_have_the_functions_of_torch(serves: Any, training: bool) -> None:
+    model, x = Block().train(training), torch.randn(2, 3, 8, 8)
+    with serves() as block:
+        traced = torch.jit.trace(model, x, check_trace=False)
+        found = traced(x)
+        torch.jit.trace(model, x)
+    torch.testing.assert_close(found, model(x))
+    assert not [one for one in traced.inlined_graph.nodes() if "cudnn_ct" in one.kind()]
+    assert {reason for _, reason in block.report().left} == {"torch.jit.trace records it"}
+
+
 class Named(torch.Tensor):
     """A tensor with a softmax of its own."""
 
