@@ -140,8 +140,7 @@ def _define(name: str, row: Row) -> None:
     cast = autocast(name, operator)
     if cast is not None:
         LIBRARY.impl(name, cast, "AutocastCUDA")
-    if not row.updated:
-        torch.library.register_vmap(f"cudnn_ct::{name}", batched(row, operator), lib=LIBRARY)
+    torch.library.register_vmap(f"cudnn_ct::{name}", batched(row, operator), lib=LIBRARY)
 
 
 def _fake(name: str, *given: Any) -> Any:

@@ -158,6 +158,11 @@ def _requires_grad(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
 
 
+def _is_mapped() -> bool:
+    """Return whether torch.vmap maps a call; compiled programs have none."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def _batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -179,6 +184,7 @@ def _batch_norm(
         fits = input.dim() in (2, *_CHANNELS_LAST) and input.is_contiguous(memory_format=order)
         _unless(not fits, "parameters of {} and channels that are not last", input.dtype)
     _unless(training and input.numel() == input.shape[1], "a single sample")
+    _unless(training and _is_mapped(), "torch.vmap computes the statistics of all samples at once")
     assert weight is not None
     assert bias is not None
     return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)

@@ -66,6 +66,11 @@ def batched(row: Row, operator: Any) -> Callable[..., Any]:
         }
         foldable = {one for one in row.batch if one in present}
         size = info.batch_size
+        for one in {*row.updated} & present - {*mapped}:
+            raise ValueError(
+                f"torch.vmap maps {min(mapped)}, but not {one}, which is updated in place; map it, "
+                "or pass None"
+            )
         if not (set(row.results) <= set(row.batch) and set(mapped) == foldable and size):
             return _one_by_one(operator, size, in_dims, given)
         folded = [

@@ -522,6 +522,40 @@ def test_traced_modules_have_the_functions_of_torch(serves: Any, training: bool)
     assert {reason for _, reason in block.report().left} == {"torch.jit.trace records it"}
 
 
+@pytest.mark.parametrize("mapped", [(0, None, None), (0, 0, 0)])
+def test_training_batch_norms_under_vmap_have_the_results_of_torch(serves: Any, mapped: Any) -> None:
+    def call(x: Any, mean: Any, var: Any) -> Any:
+        return F.batch_norm(x, mean, var, torch.arange(1.0, 5), torch.ones(4), True)
+
+    x = torch.randn(3, 2, 4, 5)
+    statistics = [(torch.zeros(3, 4), torch.ones(3, 4)) if mapped[1] == 0 else (None, None) for _ in range(3)]
+    expected = torch.stack(
+        [call(one, *(s if s is None else s[place] for s in statistics[0])) for place, one in enumerate(x)]
+    )
+    with serves() as block:
+        found = torch.func.vmap(call, mapped)(x, *statistics[1])
+    assert not block.report().served
+    of_operator = torch.func.vmap(
+        lambda x, mean, var: ctt.batch_norm(x, mean, var, torch.arange(1.0, 5), torch.ones(4), True), mapped
+    )(x.requires_grad_(), *statistics[2])
+    for one in (found, of_operator):
+        torch.testing.assert_close(one, expected, rtol=1e-3, atol=1e-4)
+    for made in statistics[1:]:
+        torch.testing.assert_close(made, statistics[0], rtol=1e-3, atol=1e-4)
+    weights = torch.randn(expected.shape)
+    (gradient,) = torch.autograd.grad((of_operator * weights).sum(), x)
+    reference = torch.stack([call(one, None, None) for one in x])
+    torch.testing.assert_close(
+        gradient, torch.autograd.grad((reference * weights).sum(), x)[0], rtol=1e-3, atol=1e-3
+    )
+
+
+def test_running_statistics_without_an_axis_of_samples_are_rejected_under_vmap(cpu: None) -> None:
+    mean, var, x = torch.zeros(4), torch.ones(4), torch.randn(3, 2, 4, 5)
+    with pytest.raises(ValueError, match=r"not running_(mean|var), which is updated in place"):
+        torch.func.vmap(lambda x: ctt.batch_norm(x, mean, var, torch.ones(4), torch.ones(4), True))(x)
+
+
 class Named(torch.Tensor):
     """A tensor with a softmax of its own."""
 
