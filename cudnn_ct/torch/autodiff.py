@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -44,12 +44,16 @@ class _Saved(NamedTuple):
     """What the gradient of a call with some parameters reads, if some operands need one.
 
     ``places`` are those of the saved arrays ``names`` among operands and results, ``others`` those of the
-    operands that are not saved.
+    operands that are not saved. ``unread`` are the places of operands of which the gradient needs attributes
+    only. ``again`` is whether it needs the result, and computes it again if it has changed.
     """
 
     names: tuple[str, ...]
     places: tuple[int, ...]
     others: tuple[int, ...]
+    unread: tuple[int, ...]
+    again: bool
+    changeable: bool
     params: dict[str, Any]
     wanted: frozenset[str]
 
@@ -57,6 +61,40 @@ class _Saved(NamedTuple):
 def _fact(tensor: Any) -> tuple[Any, Any] | None:
     """Return the shape and the dtype of an operand, None for one that is not given."""
     return None if tensor is None else (tensor.shape, tensor.dtype)
+
+
+def _changeable(name: str, params: Mapping[str, Any]) -> frozenset[str]:
+    """Return what may change in place before a gradient, although it needs the array.
+
+    Torch keeps the indices of a maximum instead of the result, and of an average only sizes.
+    """
+    if name != "pool":
+        return frozenset()
+    return frozenset(("y",) if params["mode"].startswith("max") else ("x",))
+
+
+_Kept = tuple[torch.Tensor, int] | None
+
+
+def _with_version(result: torch.Tensor) -> _Kept:
+    """Return a result with the number of its changes in place.
+
+    It is None if a mode, a transformation of functions or hooks of saved tensors must know of each tensor
+    that is kept. Torch raises for a saved tensor that has changed.
+    """
+    if _modes() or _transformations() is not None or _saving_hooks(False) is not None:
+        return None
+    return result.detach(), result._version
+
+
+_modes = torch._C._len_torch_dispatch_stack
+_transformations = torch._C._functorch.peek_interpreter_stack
+_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+def _unless_changed(kept: _Kept) -> torch.Tensor | None:
+    """Return a result if it has not changed in place."""
+    return None if kept is None or kept[0]._version != kept[1] else kept[0]
 
 
 class Gradient:
@@ -84,6 +122,9 @@ class Gradient:
         results = (output,) if self._single else tuple(output)
         arrays = (*tensors, *results)
         ctx.save_for_backward(*[arrays[place] for place in saved.places])
+        if saved.changeable:
+            ctx.kept = _with_version(results[0]) if saved.again else None
+            ctx.strides = [tensors[place].stride() for place in saved.unread]
         if row.gradient is not None and len(results) > row.differentiable:
             ctx.mark_non_differentiable(*results[row.differentiable :])
         ctx.set_materialize_grads(False)
@@ -94,10 +135,13 @@ class Gradient:
         possible = needs_of(row, values)
         needing = zip(row.operands, needed, strict=False)
         wanted = frozenset(one for one, needs in needing if needs and one in possible)
-        names = saved_names(row, values, wanted)
+        read, changeable = saved_names(row, values, wanted), _changeable(self._name, values)
+        names = tuple(one for one in read if one not in changeable)
         places = tuple((*row.operands, *row.results).index(one) for one in names)
         others = tuple(place for place in range(self._count) if place not in places)
-        return _Saved(names, places, others, values, wanted)
+        unread = tuple(row.operands.index(one) for one in read if one in changeable and one in row.operands)
+        again = not changeable.isdisjoint(read) and not unread
+        return _Saved(names, places, others, unread, again, again or bool(unread), values, wanted)
 
     def backward(self, ctx: Any, *given: Any) -> tuple[Any, ...]:
         """Return the gradient of each operand and parameter; None for those that are not wanted."""
@@ -113,6 +157,15 @@ class Gradient:
         facts = {row.operands[place]: fact for place, fact in zip(saved.others, others, strict=True)}
         facts |= {one: _fact(array) for one, array in arrays.items() if one in row.operands}
         arrays |= {f"d{one}": gradient for one, gradient in zip(row.results, given, strict=False)}
+        if saved.again:
+            result, ctx.kept = _unless_changed(ctx.kept), None  # another backward pass computes it again
+            if result is None:
+                operands = [arrays[one] for one in row.operands]
+                result = getattr(_OPERATORS, self._name)(*operands, **saved.params)
+            arrays[row.results[0]] = result
+        for place, strides in zip(saved.unread, ctx.strides if saved.changeable else (), strict=True):
+            shape, dtype = facts[row.operands[place]]
+            arrays[row.operands[place]] = given[0].new_empty_strided(shape, strides, dtype=dtype)
         shapes = {one: fact[0] for one, fact in facts.items() if fact is not None}
         found = row.gradient(_OPERATORS, Backward(arrays, shapes, saved.params, saved.wanted))
         gradients = [found[one] if one in saved.wanted else None for one in row.operands]

@@ -187,6 +187,11 @@ def _batch_norm(
     _unless(training and _is_mapped(), "torch.vmap computes the statistics of all samples at once")
     assert weight is not None
     assert bias is not None
+    if not (training or _is_mapped() or torch.compiler.is_compiling()) and _requires_grad(
+        input, weight, bias
+    ):
+        # A training call may update them before the gradient. Torch does not raise, and reads the new values.
+        running_mean, running_var = (None if one is None else one.data for one in (running_mean, running_var))
     return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
@@ -205,6 +210,8 @@ def _instance_norm(
     _norm_parameters(input, weight, bias)
     assert weight is not None
     assert bias is not None
+    if _requires_grad(input, weight):
+        weight = weight.clone()  # an optimizer may change it before the gradient, as in torch
     return instance_norm(input, weight, bias, eps=eps)
 
 

@@ -11,24 +11,16 @@ from torch import nn
 from torch.autograd import forward_ad
 
 import cudnn_ct.torch as ctt
-from cudnn_ct.torch import operators, serving, settled
+from cudnn_ct.torch import serving, settled
 from tests.fake.cudnn import FakeCudnn
 
 
 @pytest.fixture
-def rules(door: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def rules(door: FakeCudnn, direct: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Tensors in host memory are served without the dispatcher; the functions that were called by rules."""
     monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu",))
     monkeypatch.setattr(serving, "_settled", settled.SettledCalls())
 
-    def way(tensors: Any) -> object:
-        plain = all(one is None or type(one) in operators._PLAIN for one in tensors)
-        if forward_ad._current_level >= 0 or not plain:
-            return operators._DISPATCHED
-        grad = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
-        return operators._RECORDED if grad else operators._COMPUTED
-
-    monkeypatch.setattr(operators, "_way", way)
     called: list[str] = []
     for function, (group, serve) in serving.RULES.items():
 
