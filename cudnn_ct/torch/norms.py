@@ -65,8 +65,8 @@ def batch_norm(
         raise ValueError(f"activation must be 'relu' or None: got {activation!r}")
     parameters = [weight, bias, running_mean, running_var]
     if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *parameters)):
-        wide = torch.promote_types(x.dtype, torch.float32)  # gradients take no half precision
-        parameters = [one.to(wide) for one in parameters]
+        wide = x.dtype if x.dtype is torch.float64 else torch.float32  # gradients take no half precision
+        parameters = [one if one.dtype is wide else one.to(wide) for one in parameters]
     y = _batch_norm_inference(x, *parameters, eps)
     y = y if residual is None else y + residual
     return y if activation is None else y.relu()

@@ -22,7 +22,7 @@ _TYPES = {
     "float": "float",
     "bool": "bool",
     "str": "str",
-    "ints": "int[]",
+    "ints": "SymInt[]",  # the window of an average of whole images is their size
     "padding": "int[]",
     "shape": "SymInt[]",
     "lengths": "int[]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,8 +11,12 @@ import torch
 
 __all__ = ["Meta", "results_of_sizes"]
 
-# Sizes that stand for symbols: two sets of primes, so that a size of the program is not mistaken for one.
-_STAND_INS = ((131, 137, 139, 149, 151, 157, 163, 167), (211, 223, 227, 229, 233, 239, 241, 251))
+# Sizes that stand for symbols: two sets of primes, so that no size of the program is mistaken for one. Many
+# layers can halve them before they are too small.
+_STAND_INS = (
+    (2003, 2011, 2017, 2027, 2029, 2039, 2053, 2063),
+    (3001, 3011, 3019, 3023, 3037, 3041, 3049, 3061),
+)
 
 
 class Meta(NamedTuple):
@@ -23,7 +28,7 @@ class Meta(NamedTuple):
 
 
 class _UnknownSizeError(Exception):
-    """A size of a result is another function of symbols than the sizes of operands are."""
+    """A size of a result is an unknown function of symbols."""
 
 
 Metas = tuple[Meta | None, ...]
@@ -33,20 +38,17 @@ Rule = Callable[[Metas, tuple[Any, ...]], Sequence[Meta]]
 def results_of_sizes(rule: Rule, metas: Metas, params: tuple[Any, ...]) -> list[Meta]:
     """Return the results of a rule of concrete sizes for operands and parameters with symbolic ones.
 
-    If sizes of results depend on symbols in another way than sizes of operands, the program is traced for the
-    present sizes: of all axes but the first of the first operand, the batch, or of all axes.
+    Sizes of results are sizes of operands, or numbers of windows. If they depend on symbols in another way,
+    or if operands fit for the present sizes only, the program is traced for these: of channels, of all axes
+    but the batch, or of all axes.
     """
-    for kept in (None, _first_size(metas)):
+    first = metas[0].shape if metas[0] is not None else ()
+    for kept in (None, (*first[:1], *first[2:]), first[:1]):
         try:
             return _symbolic_results(rule, *_specialised(metas, params, kept))
         except _UnknownSizeError:
             pass
     return list(rule(*_specialised(metas, params, ())))
-
-
-def _first_size(metas: Metas) -> tuple[Any, ...]:
-    first = metas[0]
-    return first.shape[:1] if first is not None else ()
 
 
 def _specialised(
@@ -79,7 +81,74 @@ def _symbolic_results(rule: Rule, metas: Metas, params: tuple[Any, ...]) -> list
         found = [rule(*_mapped(partial(_at, values=values), metas, params)) for values in (first, second)]
     except (ValueError, TypeError) as error:  # a stand-in may not fit where the real size does
         raise _UnknownSizeError from error
-    return [_translated(one, two, known) for one, two in zip(*found, strict=True)]
+    axes = _Axes(rule, *_mapped(partial(_at, values=first), metas, params), metas)
+    return [
+        _translated(one, two, known, partial(axes.size, place))
+        for place, (one, two) in enumerate(zip(*found, strict=True))
+    ]
+
+
+MAX_STRIDE = 64  # of the windows whose number is a symbolic size
+
+
+class _Axes:
+    """Sizes of results as functions of the sizes of the first operand along the same axes.
+
+    ``metas`` and ``params`` have numbers, ``symbolic`` has the sizes that these stand for. A number of
+    windows is ``(n + c) // s + 1``, and a size of a transposed convolution is ``s * n + c``.
+    """
+
+    def __init__(self, rule: Rule, metas: Metas, params: tuple[Any, ...], symbolic: Metas) -> None:
+        self._rule, self._metas, self._params, self._symbolic = rule, metas, params, symbolic
+
+    def size(self, place: int, axis: int) -> Any:
+        """Return the symbolic size of an axis of a result."""
+        first, symbolic = self._metas[0], self._symbolic[0]
+        if first is None or symbolic is None or axis >= len(symbolic.shape):
+            raise _UnknownSizeError
+        try:
+            return self._function(place, axis, first.shape[axis])(symbolic.shape[axis])
+        except (ValueError, TypeError, IndexError) as error:  # a size does not fit
+            raise _UnknownSizeError from error
+
+    def _function(self, place: int, axis: int, n: int) -> Callable[[Any], Any]:
+        """Return the size of an axis of a result as a function of a size of the first operand near ``n``."""
+        sizes, rises = [self._at(place, axis, n)], list[int]()
+        while len(rises) < 2 and len(sizes) < 2 * MAX_STRIDE:
+            sizes.append(self._at(place, axis, n + len(sizes)))
+            if sizes[-1] != sizes[-2]:
+                rises.append(len(sizes) - 1)
+        if len(rises) < 2:
+            raise _UnknownSizeError
+        stride, slope = rises[1] - rises[0], sizes[-1] - sizes[-2]
+        if stride == 1:
+            offset = sizes[0] - n * slope
+
+            def function(size: Any) -> Any:
+                return size * slope + offset
+
+        else:
+            offset = stride * sizes[0] - n - rises[0]
+
+            def function(size: Any) -> Any:
+                return (size + offset) // stride + 1
+
+        far = n + 10 * MAX_STRIDE + 1
+        if function(far) != self._at(place, axis, far):
+            raise _UnknownSizeError
+        return function
+
+    def _at(self, place: int, axis: int, n: int) -> int:
+        """Return the size of a result for a size of the first operand."""
+        first = self._metas[0]
+        assert first is not None
+        shape = (*first.shape[:axis], n, *first.shape[axis + 1 :])
+        changed = Meta(shape, _packed_strides(shape), first.dtype)
+        return int(self._rule((changed, *self._metas[1:]), self._params)[place].shape[axis])
+
+
+def _packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _symbolic_sizes(metas: Metas, params: tuple[Any, ...]) -> list[torch.SymInt]:
@@ -107,13 +176,13 @@ def _mapped(
     return tensors, tuple(sizes(one) if isinstance(one, tuple) else one for one in params)
 
 
-def _translated(one: Meta, two: Meta, known: dict[tuple[int, int], Any]) -> Meta:
-    """Return the shape with symbols, and the strides of a contiguous tensor in the same order of axes."""
-    pairs = zip(one.shape, two.shape, strict=True)
-    try:
-        shape = tuple(n if n == m else known[n, m] for n, m in pairs)
-    except KeyError:
-        raise _UnknownSizeError from None
+def _translated(one: Meta, two: Meta, known: dict[tuple[int, int], Any], other: Callable[[int], Any]) -> Meta:
+    """Return the shape with symbols, and the strides of a contiguous tensor in the same order of axes.
+
+    ``other`` returns the size of an axis that is not that of an operand.
+    """
+    pairs = enumerate(zip(one.shape, two.shape, strict=True))
+    shape = tuple(n if n == m else known[n, m] if (n, m) in known else other(axis) for axis, (n, m) in pairs)
     if one.strides == two.strides:
         return Meta(shape, one.strides, one.dtype)
     strides: list[Any] = [0] * len(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import threading
 import types
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -299,6 +301,55 @@ def test_a_model_compiled_in_a_block_has_the_operators(cpu: None) -> None:
         str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"
     }
     assert {"cudnn_ct.conv.default", "cudnn_ct.batch_norm_training.default"} <= called
+
+
+class Resizing(nn.Module):
+    """Layers whose results have other sizes than their operands, and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.side = nn.Conv2d(4, 4, 3, 2, 1), nn.Conv2d(4, 4, 1, 2)
+        self.up, self.norm, self.rows = nn.ConvTranspose2d(4, 4, 2, 2), nn.BatchNorm2d(4), nn.LayerNorm(4)
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.norm(self.down(x)) + self.side(x))
+        x = F.max_pool2d(self.up(F.max_pool2d(x, 3, 2, 1)), 4, 3)
+        x = F.avg_pool2d(F.conv2d(x, self.down.weight, padding="same"), 2, 1)
+        return self.rows(F.adaptive_avg_pool2d(x, 1).flatten(1)).softmax(1)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("axes", [(0,), (2, 3), (0, 2, 3)])
+def test_exported_models_have_symbolic_sizes(serves: Any, axes: tuple[int, ...], strict: bool) -> None:
+    model, x, dim = Resizing().eval(), torch.randn(2, 4, 40, 48), torch.export.Dim
+    limits = {0: dim("batch", min=2, max=64), 2: dim("height", min=32, max=640), 3: dim("width", min=32)}
+    sizes = ({axis: limits[axis] for axis in axes},)
+    with serves():
+        program = torch.export.export(model, (x,), dynamic_shapes=sizes, strict=strict)
+    called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert {"cudnn_ct.conv_bias_activation.default", "cudnn_ct.pool.default"} <= called
+    assert "aten.promote_types.default" not in called
+    torch.export.save(program, io.BytesIO())
+    for shape in [(2, 4, 40, 48), (5, 4, 40, 48), (2, 4, 33, 47), (3, 4, 64, 36)]:
+        if all(n == m or axis in axes for axis, (n, m) in enumerate(zip(shape, x.shape, strict=True))):
+            y = torch.randn(shape)
+            torch.testing.assert_close(program.module()(y), model(y), rtol=1e-3, atol=1e-4)
+
+
+def test_a_program_is_compiled_once_for_symbolic_sizes(cpu: None) -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    model = Resizing()
+    compiled = torch.compile(model, backend=counter, dynamic=True)
+    counts = set()
+    with ctt.enable(skip=["softmax"], rebind=True):
+        for shape in [(2, 4, 40, 48), (3, 4, 33, 47), (5, 4, 64, 36)]:
+            x = torch.randn(shape)
+            found = torch.autograd.grad(compiled(x)[:, 0].sum(), list(model.parameters()))
+            counts.add(counter.frame_count)
+            expected = torch.autograd.grad(model(x)[:, 0].sum(), list(model.parameters()))
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert len(counts) == 1
 
 
 def test_skip_rejects_unknown_groups() -> None:
