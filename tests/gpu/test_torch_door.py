@@ -494,6 +494,69 @@ def test_layers_that_a_backward_pass_computes_again_are_left_to_torch(rebind: bo
     assert not block.report().served
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("kind", [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)], ids=str)
+def test_results_of_pooling_may_be_changed_in_place(kind: Any, channels_last: bool) -> None:
+    """The gradient of an average takes memory of any values as its operand: here torch fills it with NaN."""
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    model = nn.Sequential(nn.Conv2d(8, 8, 3), kind, nn.ReLU(inplace=True)).cuda().to(memory_format=order)
+    x = torch.randn(4, 8, 18, 18, device="cuda").to(memory_format=order)
+    weights = list(model.parameters())
+    expected = torch.autograd.grad(model(x).square().sum(), weights)
+    with ctt.enable() as block:
+        found = torch.autograd.grad(model(x).square().sum(), weights)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            filled = torch.autograd.grad(model(x).square().sum(), weights)
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert block.report().served["pool"] == 2, str(block.report())
+    for place, exact in enumerate(expected):
+        for one in (found[place], filled[place]):
+            assert_near(one, exact.double().cpu(), 4 * BOUND[SINGLE], f"gradient of parameter {place}")
+
+
+def test_settled_calls_are_repeated_for_the_same_arguments_only() -> None:
+    q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=HALF) for _ in range(3))
+    calls: list[Any] = [
+        lambda: F.scaled_dot_product_attention(q, q, q),
+        lambda: F.scaled_dot_product_attention(q, k, v),
+        lambda: F.scaled_dot_product_attention(q, k, v, scale=torch.tensor(0.5)),
+        lambda: F.scaled_dot_product_attention(q, k, v, scale=torch.tensor(0.01)),
+    ]
+    with torch.no_grad():
+        expected = [call().double().cpu() for call in calls]
+        with ctt.enable() as block:
+            for _ in range(3):
+                for place, call in enumerate(calls):
+                    assert_near(call(), expected[place], BOUND[HALF], f"call {place}")
+    assert block.report().served == {"attention": 6}, str(block.report())
+
+
+def test_tensors_without_memory_have_the_error_of_torch() -> None:
+    x = torch.randn(2, 3, device="cuda")
+    with torch.no_grad(), ctt.enable():
+        for _ in range(3):
+            F.softmax(x, 1)
+        x.untyped_storage().resize_(0)
+        with pytest.raises(RuntimeError, match="not allocated"):
+            F.softmax(x, 1)
+
+
+def test_exported_models_take_images_of_any_size() -> None:
+    model = _model("resnet18").eval()
+    sizes = {0: torch.export.Dim("batch", max=64)}
+    sizes |= {axis: torch.export.Dim(f"axis{axis}", min=64, max=512) for axis in (2, 3)}
+    with torch.no_grad():
+        with ctt.enable():
+            operands = (torch.randn(2, 3, 64, 96, device="cuda"),)
+            program = torch.export.export(model, operands, dynamic_shapes=(sizes,))
+        assert any("cudnn_ct" in str(node.target) for node in program.graph.nodes)
+        for shape in [(2, 3, 64, 96), (3, 3, 130, 75)]:
+            x = torch.randn(shape, device="cuda")
+            assert_near(program.module()(x), model(x).double().cpu(), 1e-3, f"result of {shape}")
+
+
 @pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=["float32", "float16"])
 def test_recurrent_networks_of_a_model_are_served(dtype: Any) -> None:
     module = nn.LSTM(16, 32, 2, batch_first=True, device="cuda", dtype=dtype)
