@@ -17,6 +17,7 @@ import torch
 from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
 from torch.utils import checkpoint
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from .._config import config
 from ..errors import NotSupportedError
@@ -248,6 +249,8 @@ def _served(
             raise LeftToTorchError("forward-mode derivatives")
         if torch._C._get_tracing_state() is not None:
             raise LeftToTorchError("torch.jit.trace records it")
+        if _counts_operations():
+            raise LeftToTorchError("torch.utils.flop_counter counts torch's operators")
         if _is_computed_again():
             raise LeftToTorchError("torch.utils.checkpoint computes it again")
         made = partial(serve, *args, **kwargs)
@@ -300,6 +303,16 @@ def _check_types(values: Sequence[Any]) -> None:
 
 
 _transformations = torch._C._functorch.peek_interpreter_stack
+
+
+def _counts_operations() -> bool:
+    """Return whether a mode of torch counts the operations of operators that it knows."""
+    return bool(_modes()) and any(
+        type(mode).__module__ == "torch.utils.flop_counter" for mode in _get_current_dispatch_mode_stack()
+    )
+
+
+_modes = torch._C._len_torch_dispatch_stack
 
 
 def _is_computed_again() -> bool:

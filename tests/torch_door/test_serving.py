@@ -18,6 +18,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import cudnn_ct as ct
 import cudnn_ct.torch as ctt
@@ -301,6 +302,18 @@ def test_a_model_compiled_in_a_block_has_the_operators(cpu: None) -> None:
         str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"
     }
     assert {"cudnn_ct.conv.default", "cudnn_ct.batch_norm_training.default"} <= called
+
+
+def test_operations_are_counted_as_without_a_block(serves: Any) -> None:
+    model, x = nn.Conv2d(4, 4, 3), torch.randn(2, 4, 8, 8)
+    with FlopCounterMode(display=False) as expected:
+        model(x).sum().backward()
+    with serves() as block:
+        model(x)
+        with FlopCounterMode(display=False) as found:
+            model(x).sum().backward()
+    assert found.get_total_flops() == expected.get_total_flops() > 0
+    assert block.report().served == {"conv": 1}
 
 
 class Resizing(nn.Module):
