@@ -25,8 +25,9 @@ from ..shapes.specs import UNALIGNED
 from .blocks import GROUPS, Block, Mode, block_of_backward, thread
 from .by_steps import by_steps
 from .kernels import settings
+from .leaving import LeftToTorchError
 from .replaced import Replaced, is_method
-from .rules import RULES, LeftToTorchError
+from .rules import RULES
 from .settled import SettledCalls
 
 __all__ = ["Report", "enable", "report"]

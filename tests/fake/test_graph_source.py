@@ -92,7 +92,9 @@ def test_graph_source_copies_misaligned_operands_and_counts_the_copies(fake: Fak
 
 
 def test_graph_source_rejects_names_that_are_not_engines() -> None:
-    with pytest.raises(ValueError, match="algo is unknown: got 'fft', expected 'heuristic', 'autotune', 'online' or"):
+    with pytest.raises(
+        ValueError, match="algo is unknown: got 'fft', expected 'heuristic', 'autotune', 'online' or"
+    ):
         clip(images(2, 3, 4, 4), "fft")
     with pytest.warns(
         ct.CudnnWarning, match=r"algo='engine 7' fell back to graph engine 0 .*: cuDNN does not"

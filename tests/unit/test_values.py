@@ -142,7 +142,11 @@ def test_settings_reject_values_and_names(
         ("AUTOTUNE_MAX_ENGINES", "many", "='many' is ignored: expected a number of at least 0"),
         ("AUTOTUNE_MAX_ENGINES", "-3", "='-3' is ignored: expected a number of at least 0"),
         ("ALLOW_TF32", "maybe", "CUDNN_CT_ALLOW_TF32='maybe' is ignored: expected 1/0"),
-        ("ALGO", "fastest", "CUDNN_CT_ALGO='fastest' is ignored: expected one of heuristic, autotune, online, guess"),
+        (
+            "ALGO",
+            "fastest",
+            "CUDNN_CT_ALGO='fastest' is ignored: expected one of heuristic, autotune, online, guess",
+        ),
         ("NO_SUCH_NAME", "0", "^unknown setting CUDNN_CT_NO_SUCH_NAME; did you mean CUDNN_CT_"),
         ("DNN_CONV_ALGO_FWDD", "x", "^unknown .*; did you mean CUDNN_CT_DNN_CONV_ALGO_FWD"),
         ("DNN_BIN_PATH", "x", "^unknown setting CUDNN_CT_DNN_BIN_PATH; did you mean CUDNN_CT_DNN_LIBRARY_"),
