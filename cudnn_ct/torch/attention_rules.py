@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,10 @@ from torch import Tensor
 from .leaving import HALF, same_dtype, unless
 from .products import attention
 
-__all__ = ["RULES"]
+__all__ = ["AGAIN", "RULES", "Attend"]
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Attention to keys and values, shape (N, heads, S, E)."""
 
 
 def _heads(dtype: torch.dtype, width: int, value_width: int) -> None:
@@ -117,6 +120,14 @@ def _native_multi_head_attention(
     return _self_attention(query, num_head, *projections[:4]), None
 
 
+def _native_again(values: Sequence[Any], attend: Attend) -> tuple[Tensor, None] | None:
+    """Repeat a settled call of `_native_multi_head_attention`."""
+    query, key, value, _, heads, *projections = values[:9]
+    if key is not query or value is not query:
+        return None
+    return _joined(query, heads, projections, attend), None
+
+
 def _encoder_layer(
     src: Tensor,
     embed_dim: int,
@@ -126,10 +137,20 @@ def _encoder_layer(
     mask_type: int | None = None,  # noqa: ARG001
 ) -> Tensor:
     """Serve the attention of an evaluated layer of an encoder, shape (N, S, E); the rest is torch's."""
-    projections, (gelu, norm_first, eps), weights = parameters[:4], parameters[4:7], parameters[7:15]
     mask = parameters[15] if len(parameters) > 15 else mask
     unless(mask is not None, "masks are not supported")
-    _heads(src.dtype, embed_dim // num_heads, embed_dim // num_heads)  # before the norm, as torch has one too
+    _check(src, num_heads)
+    return _encoded(src, embed_dim, num_heads, parameters, attention)
+
+
+def _encoder_again(values: Sequence[Any], attend: Attend) -> Tensor:
+    """Repeat a settled call of `_encoder_layer`."""
+    src, width, heads, *parameters = values
+    return _encoded(src, width, heads, parameters, attend)
+
+
+def _encoded(src: Tensor, embed_dim: int, heads: int, parameters: Sequence[Any], attend: Attend) -> Tensor:
+    projections, (gelu, norm_first, eps), weights = parameters[:4], parameters[4:7], parameters[7:15]
 
     def norm(x: Tensor, place: int) -> Tensor:
         return F.layer_norm(x, (embed_dim,), *weights[place : place + 2], eps)
@@ -138,27 +159,34 @@ def _encoder_layer(
         inner = (F.gelu if gelu else F.relu)(F.linear(x, *weights[4:6]))
         return F.linear(inner, *weights[6:8])
 
-    def attend(x: Tensor) -> Tensor:
-        return _self_attention(x, num_heads, *projections)
+    def joined(x: Tensor) -> Tensor:
+        return _joined(x, heads, projections, attend)
 
     if norm_first:
-        x = src + attend(norm(src, 0))
+        x = src + joined(norm(src, 0))
         return x + feed(norm(x, 2))
-    x = norm(src + attend(src), 0)
+    x = norm(src + joined(src), 0)
     return norm(x + feed(x), 2)
 
 
-def _self_attention(
-    x: Tensor, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor
-) -> Tensor:
+def _self_attention(x: Tensor, heads: int, *projections: Tensor) -> Tensor:
     """Return the attention of each sequence of a batch to itself, shape (N, S, E)."""
+    _check(x, heads)
+    return _joined(x, heads, projections, attention)
+
+
+def _check(x: Tensor, heads: int) -> None:
     unless(x.is_nested or x.dim() != 3, "no batch axis")
-    batch, length, features = x.shape
-    width, uneven = divmod(features, heads)
-    unless(uneven, "heads of {}", features / heads)
+    width, uneven = divmod(x.shape[2], heads)
+    unless(uneven, "heads of {}", x.shape[2] / heads)
     _heads(x.dtype, width, width)
-    packed = F.linear(x, weight, bias).view(batch, length, 3, heads, width)
-    y = attention(*packed.permute(2, 0, 3, 1, 4).unbind(0))
+
+
+def _joined(x: Tensor, heads: int, projections: Sequence[Tensor], attend: Attend) -> Tensor:
+    weight, bias, out_weight, out_bias = projections
+    batch, length, width = x.shape
+    packed = F.linear(x, weight, bias).view(batch, length, 3, heads, width // heads)
+    y = attend(*packed.permute(2, 0, 3, 1, 4).unbind(0))
     return F.linear(y.transpose(1, 2).reshape(x.shape), out_weight, out_bias)
 
 
@@ -168,3 +196,9 @@ RULES: dict[Any, tuple[str, Callable[..., Any]]] = {
     torch._native_multi_head_attention: ("attention", _native_multi_head_attention),
     torch._transformer_encoder_layer_fwd: ("attention", _encoder_layer),
 }
+
+AGAIN: dict[Any, Callable[[Sequence[Any], Attend], Any]] = {
+    torch._native_multi_head_attention: _native_again,
+    torch._transformer_encoder_layer_fwd: _encoder_again,
+}
+"""What repeats a settled call, by the functions of torch; None if it is another call."""

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from .._config import config
 from ..errors import NotSupportedError
 from ..shapes.specs import UNALIGNED
+from .attention_rules import AGAIN
 from .blocks import GROUPS, Block, Mode, block_of_backward, thread
 from .by_steps import by_steps
 from .kernels import settings
@@ -279,7 +280,7 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-_settled = SettledCalls()
+_settled = SettledCalls(AGAIN)
 _replaced = Replaced([(one, replacement_of(one)) for one in RULES])
 
 

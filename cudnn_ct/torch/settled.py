@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,11 +21,12 @@ class SettledCalls:
     """The operator's calls that served functions of torch, by all that decides which call that is.
 
     A call is settled if one operator was called, without a gradient, on the tensors of the function, which
-    differ, and its first result is that of the function.
+    differ, and its first result is that of the function. ``again`` has functions that do more than that, and
+    repeat a call around the attention that it called.
     """
 
-    def __init__(self) -> None:
-        self._calls = BoundedDict(MAX_SETTLED)
+    def __init__(self, again: Mapping[Any, Callable[[Sequence[Any], Any], Any]]) -> None:
+        self._calls, self._again = BoundedDict(MAX_SETTLED), again
 
     def key(self, function: Callable[..., Any], values: Sequence[Any], names: Iterable[str]) -> Any:
         """Return the key of a call, with ``names`` for the last values; None if it cannot be settled."""
@@ -50,17 +51,22 @@ class SettledCalls:
             return None
         return tuple(facts)
 
-    def served(self, key: Any, values: Sequence[Any]) -> torch.Tensor | None:
+    def served(self, key: Any, values: Sequence[Any]) -> Any:
         """Return the result of a call; None if it is not settled, or torch has more to do than to compute."""
         try:
             call, places = self._calls[key]
         except KeyError:
             return None
-        tensors = [None if place is None else values[place] for place in places]
+        again = self._again.get(key[0])
+        if again is None:
+            tensors = [None if place is None else values[place] for place in places]
+        else:
+            tensors = [one for one in values if type(one) in _PLAIN]
         if forward_ad._current_level >= 0 or not only_computes(tensors):
             return None
-        result: torch.Tensor = call.run(tensors)[0]
-        return result
+        if again is None:
+            return call.run(tensors)[0]
+        return again(values, lambda q, k, v: call.run((q, k, v, *places[3:]))[0])
 
     def forget(self, key: Any) -> None:
         """Forget a call that was settled."""
@@ -76,6 +82,10 @@ class SettledCalls:
             watched.calls = outer
         if len(seen) == 1:
             call, tensors, first = seen[0]
+            if key[0] in self._again:
+                if not any(one is not None for one in tensors[3:]):
+                    self._calls[key] = (call, (None,) * len(tensors))
+                return result
             # A tensor that is not an operand is a number, and the key does not have its value.
             given = {id(one): place for place, one in enumerate(values) if isinstance(one, torch.Tensor)}
             operands = [one for one in tensors if one is not None]

@@ -19,7 +19,7 @@ from tests.fake.cudnn import FakeCudnn
 def rules(door: FakeCudnn, direct: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Tensors in host memory are served without the dispatcher; the functions that were called by rules."""
     monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu",))
-    monkeypatch.setattr(serving, "_settled", settled.SettledCalls())
+    monkeypatch.setattr(serving, "_settled", settled.SettledCalls(serving.AGAIN))
 
     called: list[str] = []
     for function, (group, serve) in serving.RULES.items():
@@ -113,7 +113,7 @@ def test_calls_that_do_more_are_not_settled(rules: list[str]) -> None:
 
 
 def test_calls_under_autocast_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, x = settled.SettledCalls(), torch.ones(2)
+    calls, x = settled.SettledCalls({}), torch.ones(2)
     assert calls.key(F.softmax, (x, 0), ()) is not None
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda: True)
     assert calls.key(F.softmax, (x, 0), ()) is None
@@ -246,3 +246,61 @@ def test_a_settled_call_that_cudnn_rejects_later_is_left_to_torch(
     assert tries == [1]
     assert block.report().served == {"softmax": 1}
     assert block.report().left == {("softmax", "no engine within the limit"): 3}
+
+
+# --- attention in functions that do more -------------------------------------------------------------------
+
+
+def encoder(**how: Any) -> Any:
+    return nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, **how).half().eval()
+
+
+MODULES: dict[str, Any] = {
+    "attention": lambda: nn.MultiheadAttention(32, 4, batch_first=True).half().eval(),
+    "encoder": lambda: encoder(activation="gelu"),
+    "encoder, norms first": lambda: encoder(norm_first=True),
+}
+
+
+def result_of(module: Any, x: Any, *others: Any) -> Any:
+    if isinstance(module, nn.MultiheadAttention):
+        return module(x, *(others or (x, x)), need_weights=False)[0]
+    return module(x)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_attention_that_is_repeated_does_not_ask_the_rule(rules: list[str], name: str) -> None:
+    modules = [MODULES[name]() for _ in range(3)]
+    for module in modules:
+        nn.init.normal_(next(module.parameters()), std=0.2)
+    with torch.no_grad(), ctt.enable(rebind=True) as block:
+        for module in modules:  # settled by the first one, for the weights of all
+            x = torch.randn(2, 6, 32).half()
+            found = result_of(module, x)
+            with ctt.enable(rebind=True, skip=["attention"]):
+                torch.testing.assert_close(found, result_of(module, x), rtol=2e-2, atol=2e-2)
+    assert rules.count("attention") == 1
+    assert block.report().served["attention"] == 3
+
+
+def test_attention_to_other_tensors_is_not_taken_for_one_to_itself(rules: list[str]) -> None:
+    module, x = MODULES["attention"](), torch.randn(2, 6, 32).half()
+    with torch.no_grad(), ctt.enable(rebind=True) as block:
+        for _ in range(2):
+            result_of(module, x)
+        other = torch.randn(2, 6, 32).half()
+        found = result_of(module, x, other, other)
+        with ctt.enable(rebind=True, skip=["attention"]):
+            torch.testing.assert_close(found, result_of(module, x, other, other))
+    assert block.report().left == {("attention", "not self-attention"): 1}
+
+
+def test_attention_that_needs_gradients_is_not_repeated(rules: list[str]) -> None:
+    module, x = MODULES["attention"](), torch.randn(2, 6, 32).half()
+    with ctt.enable(rebind=True):
+        with torch.no_grad():
+            for _ in range(2):
+                result_of(module, x)
+        y = result_of(module, x)
+    assert y.requires_grad
+    assert torch.autograd.grad(y.float().sum(), module.in_proj_weight)[0].abs().max() > 0
