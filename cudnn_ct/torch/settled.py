@@ -26,7 +26,8 @@ class SettledCalls:
     """
 
     def __init__(self, again: Mapping[Any, Callable[[Sequence[Any], Any], Any]]) -> None:
-        self._calls, self._again = BoundedDict(MAX_SETTLED), again
+        self._calls = BoundedDict(MAX_SETTLED)
+        self._again = again
 
     def key(self, function: Callable[..., Any], values: Sequence[Any], names: Iterable[str]) -> Any:
         """Return the key of a call, with ``names`` for the last values; None if it cannot be settled."""
