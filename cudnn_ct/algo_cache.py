@@ -16,6 +16,7 @@ from typing import Any, Self
 from ._algorithm_names import POLICIES
 from ._caches import BoundedDict
 from ._config import config
+from .autotune.agreement import comparable
 from .autotune.candidates import (
     TRANSIENT,
     CandidateSet,
@@ -26,7 +27,6 @@ from .autotune.candidates import (
     store_key,
 )
 from .autotune.measurement import benchmark_rows, benchmarking, large_workspaces_last
-from .autotune.online import Exploration
 from .autotune.request import AlgoRequest
 from .context import Context
 from .cuda import stream as streams
@@ -98,9 +98,8 @@ class Selection(SelectedPlan):
         self._decision = self._shared(context)
         self._row: Candidate | None = None
         self._certificate = ""  # how the first result was compared, for `describe`
-        asked = config.certify == "all" or (
-            config.certify == "new" and request.algo == "heuristic" and getattr(problem, "unproven", False)
-        )
+        chosen = request.algo in ("heuristic", "online") and getattr(problem, "unproven", False)
+        asked = config.certify == "all" or (config.certify == "new" and chosen)
         # The graph of a problem whose first results are compared, or None.
         self._graph: Any = source.graph_of(problem) if asked and source.comparable else None
         super().__init__(self._next_plan(context))
@@ -114,6 +113,11 @@ class Selection(SelectedPlan):
         return self._row is None
 
     @property
+    def exploring(self) -> bool:
+        state = self._decision.exploration
+        return state is not None and (not state.settled or self._decision.has_better(self._row))
+
+    @property
     def fallback_reason(self) -> str:
         return self._decision.fallback_reason(self._row)
 
@@ -125,10 +129,9 @@ class Selection(SelectedPlan):
         """
         engine = self._row is None or self._row.backend == "graph"
         compare = compare and engine and self._graph is not None
+        exploring = self._decision.exploration is not None and self.exploring
         if self._row is None:
             self.time(context, *arguments)
-        elif self._decision.exploration is not None:
-            return self._explored(self._decision.exploration, context, *arguments)
         elif compare and not self._certificate:
             from .certify.opinions import Opinions  # only for graphs that are compared
 
@@ -137,31 +140,30 @@ class Selection(SelectedPlan):
             if found.winner is not None:
                 self._row, self.plan = found.winner
             self._certificate = "" if context.capturing else found.note
+        elif exploring:
+            self._explore(context, *arguments)
+            return False
         super().run_first(context, *arguments, compare=compare)
-        return not compare or bool(self._certificate)
+        return not exploring and (not compare or bool(self._certificate))
 
-    def _explored(
-        self, state: Exploration, context: Context, pointers: Sequence[int], alpha: float, beta: float
-    ) -> bool:
-        """Run the fastest candidate so far, and try another one for later calls; return if none is left."""
-        if state.best is not None and self._row is not None and state.best.key != self._row.key:
+    def _explore(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the fastest candidate so far, and try another one for later calls."""
+        if self._decision.has_better(self._row):
             self.plan = self._next_plan(context)
         super().run_first(context, pointers, alpha, beta, compare=False)
-        row = self._row
-        if context.capturing or row is None:
-            return False
-        with state.turn(self._decision.lock) as mine:
+        decision, row, state = self._decision, self._row, self._decision.exploration
+        if state is None or row is None or context.capturing:
+            return
+        with state.turn(decision.lock) as mine:
             if mine:
-                request, source = self._decision.request, self._source
-                state.step(
-                    row,
-                    lambda: source.autotune_candidates(self.problem, context, request),
-                    lambda rows: benchmark_rows(
-                        self.problem, rows, source.plan, context, pointers, alpha, beta, every=False
-                    ),
-                )
-                self._decision.take(state)
-        return state.settled and (state.best is None or state.best.key == row.key)
+                find = partial(self._source.autotune_candidates, self.problem, context, decision.request)
+                timed = partial(
+                    benchmark_rows, self.problem, make=lambda _, *one: self._planned(*one), context=context,
+                    pointers=pointers, alpha=alpha, beta=beta, every=False, after=True,
+                )  # fmt: skip
+                state.step(decision.first or row, lambda: decision.not_failed(find()), timed)
+                decision.take(state)
+        self._row = decision.latest(row)
 
     def run_other(self, error: CudnnError, context: Context, *arguments: Any) -> bool:
         """Run the first other candidate that works, if cuDNN rejects the plan, it fails, or memory runs out.
@@ -230,8 +232,10 @@ class Selection(SelectedPlan):
 
     def describe(self) -> str:
         reason = self.fallback_reason
-        lines = [self.plan.describe(), self._decision.origin(self._row)]
-        lines += [f"  fallback: {reason}"] if reason else []
+        about = self.plan.describe()
+        if self._row is not None and self._row.backend == "product":  # a plan knows its own graph alone
+            about = about.replace("graph engine", "product engine")
+        lines = [about, self._decision.origin(self._row), *([f"  fallback: {reason}"] if reason else [])]
         lines += [f"  {self._certificate}"] if self._certificate else []
         return "\n  rejected: ".join(["\n".join(lines), *self._decision.rejections()])
 
@@ -336,6 +340,8 @@ def select(
 ) -> SelectedPlan:
     """Select how to compute ``problem``; raise NotSupportedError with all reasons if no candidate is left."""
     request = request or AlgoRequest()
+    if request.algo == "online" and not comparable(problem):
+        request = request._replace(algo="heuristic")
     if request.dynamic_shapes:
         dynamic = source.with_dynamic_shapes()
         request = request._replace(dynamic_shapes=dynamic is not source)

@@ -60,12 +60,23 @@ class CandidateSet:
         self._settled = bool(self._rows) and all(row.rejected for row in self._rows)  # known to be impossible
         self.exploration = Exploration() if request.algo == "online" and not kept else None
         self._substitutes: set[tuple[Any, ...]] = set()
+        self._failed: dict[tuple[object, ...], str] = {}  # the reasons of `reject`
         self._warned = False
 
     @property
     def needs_timing(self) -> bool:
         """Whether candidates are still to be timed."""
         return self.request.timed and not self._settled and not any(not row.rejected for row in self._rows)
+
+    @property
+    def first(self) -> Candidate | None:
+        """The best candidate so far that was not rejected. It waits for no benchmark."""
+        return next((row for row in self._rows if not row.rejected), None)
+
+    def has_better(self, row: Candidate | None) -> bool:
+        """Return whether the best candidate so far is another one."""
+        first = self.first
+        return first is not None and row is not None and first.key != row.key
 
     @property
     def exhausted(self) -> bool:
@@ -108,10 +119,22 @@ class CandidateSet:
 
     def reject(self, row: Candidate, reason: str) -> bool:
         """Reject a row for all threads; return whether it was not rejected before."""
-        with self.lock:
-            news = row in self._rows
-            self._rows = [one._replace(rejected=reason) if one == row else one for one in self._rows]
+        with self.lock:  # by key, because times change
+            news = any(one.key == row.key and not one.rejected for one in self._rows)
+            self._failed[row.key] = reason
+            self._rows = [self._with_failure(one) for one in self._rows]
         return news
+
+    def latest(self, row: Candidate) -> Candidate:
+        """Return a row with the time of its last trial."""
+        return next((one for one in self._rows if one.key == row.key and not one.rejected), row)
+
+    def not_failed(self, rows: Sequence[Candidate]) -> list[Candidate]:
+        """Return the rows that no call has rejected."""
+        return [row for row in rows if row.key not in self._failed]
+
+    def _with_failure(self, row: Candidate) -> Candidate:
+        return row if row.rejected else row._replace(rejected=self._failed.get(row.key, ""))
 
     def store_timings(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
         """Take timed rows, the fastest first and skipped ones last, and store them on disk.
@@ -126,19 +149,17 @@ class CandidateSet:
             self._rows += sorted(rows, key=lambda row: row.rank)
             self._settled = True
             self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
-        differed = any(isinstance(failure, DifferentResultError) for failure in failures)
-        if not (passing or differed):
+        if _lasting(failures):
             self._store()
 
     def take(self, state: Exploration) -> None:
         """Put what calls have tried before the heuristic choice, and store it once nothing is left to try."""
-        tried = sorted(state.tried, key=lambda row: (row.key != (state.best and state.best.key), row.rank))
         with self.lock:
-            known = {row.key for row in tried}
+            known = {row.key for row in state.tried}
             others = [row for row in self._rows if row.key not in known]
-            self._rows = [*tried, *others]
-            self._how = f"{len(tried)} candidates tried" + ", settled" * state.settled
-        if state.complete:
+            self._rows = [*map(self._with_failure, state.tried), *others]
+            self._how = f"{len(state.tried)} candidates tried" + ", settled" * state.settled
+        if state.complete and _lasting(state.failures):
             self._store()
 
     def _store(self) -> None:
@@ -178,6 +199,11 @@ class CandidateSet:
         self._rows += news
         if substitutes:
             self._substitutes.update(row.key for row in news)
+
+
+def _lasting(failures: Sequence[CudnnError]) -> bool:
+    """Return whether a benchmark would end the same way at another time, and for other operands."""
+    return all(_of_the_candidate(one) and not isinstance(one, DifferentResultError) for one in failures)
 
 
 def _of_the_candidate(failure: CudnnError) -> bool:

@@ -31,13 +31,15 @@ def benchmark_rows(
     beta: float,
     *,
     every: bool = True,
+    after: bool = False,
 ) -> tuple[list[Candidate], list[CudnnError]]:
     """Time candidates on operands; return each with its time or its error, and all errors.
 
     Unless ``every`` is set, candidates that earlier times prune are skipped and have neither, and those whose
     workspace leaves them no chance are rejected. Candidates whose workspace exceeds the free memory always
     are. Results go to temporary memory, because each run would change the operands of the next one with beta,
-    and are compared: a candidate whose result differs is rejected.
+    and are compared: a candidate whose result differs is rejected. Without memory for them, candidates write
+    to the results of the call, unless it has run: ``after`` it, the lack is raised.
     """
     compared = len(rows) > 1 and agreement.comparable(problem)
     scratch: agreement.ScratchResults | None = None
@@ -45,9 +47,9 @@ def benchmark_rows(
         try:
             scratch = agreement.ScratchResults(problem, pointers, context.stream)
         except AllocationError:
-            if beta:
+            if beta or after:
                 raise  # without beta, results are not compared
-    engines = [_kind(row) for row in rows]
+    engines = [engine_of(row) for row in rows]
 
     def measured(scratch: agreement.ScratchResults | None) -> list[benchmark.Time | None]:
         memory = pointers if scratch is None else scratch.pointers
@@ -70,7 +72,8 @@ def benchmark_rows(
         with benchmarking, timing():
             times = measured(scratch)
             short = [one for one in times if isinstance(one, AllocationError)]
-            if scratch is not None and not beta and any(not isinstance(one, NoRoomError) for one in short):
+            fit = all(isinstance(one, NoRoomError) for one in short)
+            if not (scratch is None or beta or after or fit):
                 scratch = None  # its memory may suffice for the workspaces
                 times = measured(None)
     finally:
@@ -119,7 +122,7 @@ def large_workspaces_last(rows: Sequence[Candidate]) -> list[Candidate]:
     return sorted(rows, key=lambda row: row.workspace > LARGE_WORKSPACE)
 
 
-def _kind(row: Candidate) -> benchmark.EngineGroup:
+def engine_of(row: Candidate) -> benchmark.EngineGroup:
     """Return the group of a candidate; compiled engines are a group, often good if others are not."""
     engine = f"{row.backend} {row.algorithm}".partition(" knobs")[0]
     return benchmark.EngineGroup("compiled" if row.compiled else row.backend, engine)

@@ -159,6 +159,10 @@ class Composed(SelectedPlan):
     def needs_timing(self) -> bool:
         return any(part.selected.needs_timing for part in self._parts)
 
+    @property
+    def exploring(self) -> bool:
+        return any(part.selected.exploring for part in self._parts)
+
     def run_first(self, context: Context, *arguments: Any, compare: bool) -> bool:  # noqa: ARG002
         """Run each part as if for the first time, because another plan may have to run it.
 

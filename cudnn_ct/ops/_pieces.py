@@ -132,6 +132,10 @@ class InPieces(SelectedPlan):
         return any(selected.needs_timing for selected, _ in self._pieces)
 
     @property
+    def exploring(self) -> bool:
+        return any(selected.exploring for selected, _ in self._pieces)
+
+    @property
     def fallback_reason(self) -> str:
         return next((selected.fallback_reason for selected, _ in self._pieces), "")
 

@@ -68,6 +68,8 @@ def _record(
     stream, plan = ctx.stream, call.selected.plan
     if call.selected.needs_timing or any(pointer & UNALIGNED for pointer in pointers):
         return NEVER
+    if call.selected.exploring:  # launches would end the trials
+        return 0
     if not replays.has_room(ctx.device, 1):
         return SOON
     used: dict[int, object] = {}

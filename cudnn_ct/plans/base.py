@@ -165,6 +165,11 @@ class SelectedPlan:
         return False
 
     @property
+    def exploring(self) -> bool:
+        """Whether later calls may run another candidate: others are still tried, or a faster one is known."""
+        return False
+
+    @property
     def fallback_reason(self) -> str:
         """The reason why another algorithm runs than the one that was named; empty if that one runs."""
         return ""

@@ -170,6 +170,7 @@ def test_convolution_of_one_pixel_is_computed_as_a_product(
     for algo in (row, PRODUCT):
         np.testing.assert_array_equal(function(*given, algo=algo, strict=True).numpy(), want)
         assert ct.last_plan().candidate.backend == "product"
+        assert "chosen: product engine 0" in ct.last_plan().describe()
     scaled = function(*given, algo=PRODUCT, strict=True, alpha=2).numpy()
     np.testing.assert_array_equal(scaled, 2 * want)
 

@@ -215,6 +215,20 @@ def test_named_engine_is_not_compared_unless_all_are(
     assert len(fake.executed) == 4
 
 
+@pytest.mark.parametrize("which", ["new", "all"])
+def test_first_result_of_online_calls_is_compared(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    monkeypatch.setattr(ct.config, "certify", which)
+    f = built(algo="online")
+    np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    assert fake.executed == [0, 7, 0]
+    assert "agrees with engine 7" in certificate(f)
+    for _ in range(4):
+        np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    assert "settled" in f.describe()
+
+
 def test_result_with_one_value_is_no_evidence(fake: FakeCudnn) -> None:
     f = built()
     f(ct.asarray(np.zeros_like(X)))

@@ -459,7 +459,7 @@ def test_conv_scales_its_result_when_all_stored_algorithms_are_rejected(
 
 def test_compiled_engines_are_pruned_as_a_group_of_their_own() -> None:
     row = Candidate("graph", "engine 9 knobs 2=1", "fma", 0, True)
-    assert measurement._kind(row) == ("graph", "graph engine 9")
+    assert measurement.engine_of(row) == ("graph", "graph engine 9")
     compiled = row._replace(notes=("runtime_compilation",))
-    assert measurement._kind(compiled) == ("compiled", "graph engine 9")
-    assert measurement._kind(compiled._replace(backend="product")) == ("compiled", "product engine 9")
+    assert measurement.engine_of(compiled) == ("compiled", "graph engine 9")
+    assert measurement.engine_of(compiled._replace(backend="product")) == ("compiled", "product engine 9")

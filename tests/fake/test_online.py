@@ -10,13 +10,23 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import algo_cache
 from cudnn_ct._config import config
+from cudnn_ct.autotune import agreement
+from cudnn_ct.autotune.request import AlgoRequest, request
 from cudnn_ct.autotune.store import store
+from cudnn_ct.errors import AllocationError, ExecutionFailedError
+from cudnn_ct.ops._call import execute
+from cudnn_ct.ops._operation import Operation, Select
+from cudnn_ct.ops._replay import REPEATS
 
+from . import test_agreement
 from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import Host
 from .test_algorithms import on_disk, operands, ran
+from .test_conv import images
+from .test_selection import Doubling
 
 __all__ = ["on_disk"]  # a fixture, known here by its import
 MANY = 12  # calls, more than there are candidates
@@ -103,7 +113,7 @@ def test_another_process_begins_with_what_was_settled(slow: FakeCudnn, on_disk: 
 
 def test_budget_ends_the_trials(slow: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow.engines = True
-    monkeypatch.setattr(config, "online_seconds", 0)
+    monkeypatch.setattr(config, "online_seconds", 1e-9)
     x, w = operands()
     rows = []
     for _ in range(4):
@@ -122,3 +132,186 @@ def test_lack_of_memory_ends_the_trials(slow: FakeCudnn, host: Host) -> None:
     for _ in range(3):
         ct.conv(x, w, out=out, algo="online")
     np.testing.assert_array_equal(out.numpy(), ct.reference.conv(x.numpy(), w.numpy()))
+
+
+# --- candidates that fail, have other results, or are many: a doubling with invented engines ---
+
+
+class Source(test_agreement.Source):
+    """Candidates in the order of the heuristics, each faster than the one before it."""
+
+    def __init__(self, host: Host, names: tuple[str, ...]) -> None:
+        super().__init__(host, names)
+        self.errors: dict[str, Exception] = {}  # of the runs of a candidate
+        self.enough = 0  # the address of results for which memory suffices
+        self.made: list[str] = []
+        self.ran: list[str] = []
+
+    def heuristics(self, problem: Any) -> Any:
+        return [lambda where: self.autotune_candidates(problem, where, AlgoRequest())]
+
+    def plan(self, problem: Any, candidate: Any, where: Any) -> Any:
+        self.made.append(candidate.algorithm)
+        plan = super().plan(problem, candidate, where)
+        inner = plan.run
+
+        def run(*arguments: Any) -> None:
+            self.ran.append(candidate.algorithm)
+            if candidate.algorithm in self.errors and arguments[1][-1] != self.enough:
+                raise self.errors[candidate.algorithm]
+            inner(*arguments)
+
+        plan.run = run  # type: ignore[method-assign]
+        return plan
+
+
+class Doubled:
+    """Online calls of a doubling on the same memory."""
+
+    def __init__(self, host: Host, *names: str, problem: type[Doubling] = Doubling) -> None:
+        self.source = Source(host, names)
+        self.x, self.out = images(4, 3), ct.empty((4, 3))
+
+        def made(specs: Any, outs: Any, _algo: Any, *, scaled: str, aligned: bool) -> Doubling:
+            return problem(specs["x"], outs[0], scaled, aligned)
+
+        def select(problem: Doubling, params: tuple[Any, ...]) -> Select:
+            wanted = request(params[0], False, None, False, problem, lambda _: None)
+            source: Any = self.source
+            return lambda where: algo_cache.select(problem, source, where, wanted)
+
+        self._op = Operation("a doubling", made, select=select)
+
+    def __call__(self, count: int = 1) -> str:
+        """Make calls whose results are checked; return the algorithm of the last one."""
+        for _ in range(count):
+            execute(self._op, ("x",), (self.x,), ("online",), outs=(self.out,))
+            np.testing.assert_allclose(self.out.numpy(), 2 * self.x.numpy(), 1e-3)
+        plan = ct.last_plan()
+        assert plan is not None
+        assert plan.candidate is not None
+        return plan.candidate.algorithm
+
+
+def many(count: int) -> tuple[str, ...]:
+    return tuple(f"engine {number}" for number in range(count))
+
+
+def test_replays_begin_when_nothing_is_left_to_try(fake: FakeCudnn, host: Host) -> None:
+    names = many(2 * REPEATS)
+    double = Doubled(host, *names)
+    assert double(len(names) + 2) == names[-1]
+    assert how() == f"  how: online, {len(names)} candidates tried, settled, 500.0 us a call"
+    assert "replayed" not in str(ct.last_plan().describe())  # type: ignore[union-attr]
+    double(REPEATS + 1)
+    assert "replayed for 1 set of pointers" in ct.last_plan().describe()  # type: ignore[union-attr]
+
+
+def test_results_of_a_call_stay_when_memory_for_a_trial_lacks(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: Any) -> None:
+        raise AllocationError("no memory is left")
+
+    monkeypatch.setattr(agreement, "ScratchResults", no_memory)
+    double = Doubled(host, "right", "wrong")
+    assert double(3) == "right"
+    assert double.source.ran == ["right"] * 3
+
+
+def test_results_of_a_call_stay_when_a_trial_lacks_workspace(fake: FakeCudnn, host: Host) -> None:
+    double = Doubled(host, "right", "wrong")
+    double.source.errors["wrong"] = AllocationError("no memory is left")
+    double.source.enough = double.out.pointer
+    assert double(4) == "right"
+
+
+def test_heuristic_choice_stays_when_its_trial_lacks_memory(fake: FakeCudnn, host: Host) -> None:
+    double = Doubled(host, "right", "close")
+    double()
+    runs = iter([None, AllocationError("no memory is left")])
+    make = double.source.plan
+
+    def plan(problem: Any, candidate: Any, where: Any) -> Any:
+        double.source.errors = {"right": error} if (error := next(runs, None)) else {}
+        return make(problem, candidate, where)
+
+    double.source.plan = plan
+    next(runs)
+    double()
+    double.source.errors = {}
+    assert double(2) == "right"
+    assert "rejected" not in ct.last_plan().describe()  # type: ignore[union-attr]
+
+
+class Random(Doubling):
+    """Candidates draw other numbers: a trial would change those that later calls draw."""
+
+    random = True
+
+
+def test_random_numbers_are_drawn_once_for_each_call(fake: FakeCudnn, host: Host) -> None:
+    double = Doubled(host, "right", "close", problem=Random)
+    assert double(4) == "right"
+    assert double.source.ran == ["right"] * 4
+    assert how() == "  how: heuristic"
+
+
+def test_candidate_that_failed_in_a_call_is_not_tried_again(fake: FakeCudnn, host: Host) -> None:
+    double = Doubled(host, "failing", "right", "close")
+    double.source.errors["failing"] = ExecutionFailedError("it failed")
+    with pytest.warns(ct.CudnnWarning, match="failing .* failed: it failed"):
+        double()
+    assert double(4) == "close"
+    assert double.source.ran.count("failing") == 1
+    assert "2 candidates tried, settled" in how()
+
+
+def test_calls_are_usual_when_the_fastest_candidate_fails_later(fake: FakeCudnn, host: Host) -> None:
+    double = Doubled(host, "right", "close", "near")
+    assert double(5) == "near"
+    double.source.errors["near"] = ExecutionFailedError("it failed")
+    with pytest.warns(ct.CudnnWarning, match="near .* failed: it failed"):
+        assert double() == "close"
+    double.source.made.clear()
+    seen: list[str] = []
+    thread = threading.Thread(target=lambda: seen.append(double(3)))
+    thread.start()
+    thread.join()
+    assert seen == double.source.made == ["close"]
+
+
+def test_nothing_is_stored_when_a_candidate_lacked_memory(fake: FakeCudnn, host: Host, on_disk: Path) -> None:
+    double = Doubled(host, "right", "short", "close")
+    double()
+    double.source.errors["short"] = AllocationError("no memory is left")
+    assert double(4) == "close"
+    assert not store().export()
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (("right", "wrong", "close"), "close"),
+        (("right", "close", "wrong", "wrong knobs 1", "wrong knobs 2"), "close"),
+        (("right", "close", "wrong", "half"), "close"),
+    ],
+)
+def test_candidates_with_other_results_are_rejected(
+    fake: FakeCudnn, host: Host, names: tuple[str, ...], chosen: str
+) -> None:
+    double = Doubled(host, *names)
+    assert double(len(names) + 2) == chosen
+    assert "its result differs from that of graph" in ct.last_plan().describe()  # type: ignore[union-attr]
+
+
+def test_time_of_the_heuristic_choice_is_shown_when_it_is_the_fastest(fake: FakeCudnn, host: Host) -> None:
+    fake.costs = {"IMPLICIT_GEMM": 9.0, "DIRECT": 9.0}
+    assert settle(fake) == "GEMM"
+    assert ct.last_plan().candidate.time_ms is not None  # type: ignore[union-attr]
+
+
+def test_nothing_is_tried_when_the_budget_is_zero(slow: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "online_seconds", 0)
+    assert {online(slow) for _ in range(4)} == {"GEMM"}
+    assert slow.names().count("cudnnConvolutionForward") == 1

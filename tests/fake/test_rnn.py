@@ -336,6 +336,15 @@ def test_autotune_takes_the_fastest_and_keeps_it(
     assert algos(fake) == ["persist_dynamic"]
 
 
+def test_online_passes_run_the_heuristic_choice_alone(fake: FakeCudnn) -> None:
+    """A trial after a training pass would overwrite its reserve, and draw from its dropout state."""
+    net, x, w = operands(algo="online")
+    for count in range(1, 4):
+        net.forward(x, w, training=True)
+        assert fake.names().count("cudnnRNNForward") == count
+    assert "how: heuristic" in net.describe()
+
+
 def test_autotune_leaves_out_compiled_algorithms_by_the_settings(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
