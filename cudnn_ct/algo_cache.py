@@ -232,10 +232,8 @@ class Selection(SelectedPlan):
 
     def describe(self) -> str:
         reason = self.fallback_reason
-        about = self.plan.describe()
-        if self._row is not None and self._row.backend == "product":  # a plan knows its own graph alone
-            about = about.replace("graph engine", "product engine")
-        lines = [about, self._decision.origin(self._row), *([f"  fallback: {reason}"] if reason else [])]
+        lines = [self.plan.describe(), self._decision.origin(self._row)]
+        lines += [f"  fallback: {reason}"] if reason else []
         lines += [f"  {self._certificate}"] if self._certificate else []
         return "\n  rejected: ".join(["\n".join(lines), *self._decision.rejections()])
 

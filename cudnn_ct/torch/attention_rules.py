@@ -201,4 +201,4 @@ AGAIN: dict[Any, Callable[[Sequence[Any], Attend], Any]] = {
     torch._native_multi_head_attention: _native_again,
     torch._transformer_encoder_layer_fwd: _encoder_again,
 }
-"""What repeats a settled call, by the functions of torch; None if it is another call."""
+"""Functions that repeat a settled call, by the functions of torch; they return None for another call."""

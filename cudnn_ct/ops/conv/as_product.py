@@ -12,6 +12,7 @@ from typing import Any
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
+from ...graph.plan import GraphPlan
 from ...plans.base import Candidate, Plan
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.epilogue import HALF
@@ -21,8 +22,8 @@ from ..matmul.source import TENSOR_CORES
 
 _TRANSPOSED = {"forward": "w", "backward_data": "", "backward_filter": "y"}
 _NO_PRODUCT = (
-    "only convolutions of half precision with windows, strides and groups of one, without padding, whose "
-    "operands have channels last, are products"
+    "only convolutions of half precision with windows, strides and groups of one, without padding and "
+    "fused operations, whose operands have channels last, are products"
 )
 
 
@@ -67,7 +68,7 @@ def autotune_candidates(request: AlgoRequest, problem: Any, context: Context) ->
 
 
 def by_name(name: str, problem: Any, context: Context) -> list[Candidate]:
-    """Return the engine of a name as a candidate; it is rejected if the problem is no product."""
+    """Return the engine of a name as a candidate; it is rejected if the problem is not a product."""
     product = product_of(problem)
     if product is None:
         return [Candidate("product", name, "any", 0, True, rejected=_NO_PRODUCT)]
@@ -76,11 +77,14 @@ def by_name(name: str, problem: Any, context: Context) -> list[Candidate]:
 
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
-    """Make a candidate ready to run; raise NotSupportedError if the problem is no product."""
+    """Make a candidate ready to run; raise NotSupportedError if the problem is not a product."""
     product = product_of(problem)
     if product is None:
         raise NotSupportedError(_NO_PRODUCT)
-    return TENSOR_CORES.plan(product, candidate._replace(backend="graph"), context)
+    made: Plan = TENSOR_CORES.plan(product, candidate._replace(backend="graph"), context)
+    if isinstance(made, GraphPlan):  # described by the name that selects it
+        made.candidate = candidate._replace(workspace=made.workspace)
+    return made
 
 
 def _own(rows: Iterable[Candidate]) -> list[Candidate]:
