@@ -57,6 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="I/N",
         help="only every Nth file of tests; shards after the first add",
     )
+    parser.add_argument(
+        "--files", nargs="+", default=[], metavar="NAME", help="only tests/gpu/test_NAME.py, such as jit"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     options = parser.parse_args(arguments)
     if options.run is not None:
@@ -64,7 +67,10 @@ def main(arguments: list[str] | None = None) -> int:
             return run_again(options.record, options.jobs)
         minutes = MINUTES if options.oracle_minutes is None else options.oracle_minutes
         shard, shards = map(int, options.shard.split("/"))
-        return run_parts(options.run or PARTS, options.record, minutes, options.jobs, shard, shards)
+        places = places_of(options.files, shard, shards)
+        return run_parts(
+            options.run or PARTS, options.record, minutes, options.jobs, places, first=shard == 1
+        )
     if options.oracle_minutes is not None:
         return add_oracle(options.record, options.oracle_minutes, options.jobs)
     good, verdict = judge(options.record)
@@ -160,8 +166,23 @@ def _update(found: dict[str, Any], counts: Mapping[str, int], failures: Sequence
     found[FAILURES] = [*known, *failures]
 
 
+def places_of(files: Sequence[str], shard: int, shards: int) -> list[Path]:
+    """Return the files of a shard of the GPU tier, or its folder."""
+    folder = ROOT / "tests" / "gpu"
+    if not files and shards == 1:
+        return [folder]
+    found = sorted(folder.glob("test_*.py"))
+    return [one for one in found if not files or one.stem.removeprefix("test_") in files][shard - 1 :: shards]
+
+
 def run_parts(
-    parts: Sequence[str], record: Path, minutes: float, jobs: int, shard: int = 1, shards: int = 1
+    parts: Sequence[str],
+    record: Path,
+    minutes: float,
+    jobs: int,
+    places: Sequence[Path],
+    *,
+    first: bool = True,
 ) -> int:
     """Make parts of the record in their order, and return the first exit status that is not 0.
 
@@ -171,9 +192,7 @@ def run_parts(
     """
     tests = [*_options(record, jobs), "-m", "not nightly and not alone"]
     alone = [*_options(record, 1), "-m", "alone and not nightly"]
-    folder = ROOT / "tests" / "gpu"
-    places = [folder] if shards == 1 else sorted(folder.glob("test_*.py"))[shard - 1 :: shards]
-    shared = _environ("add" if shard > 1 else "")
+    shared = _environ("" if first else "add")
     more, off = _environ("add"), {"CUDNN_CT_REPLAY": "0"}
     runs = {
         "imports": [(["--collect-only", "-qq"], dict(os.environ))],
@@ -252,15 +271,14 @@ def device_facts() -> dict[str, str]:
     from cuda.bindings import driver
     from cuda.core import Device
 
-    import cudnn_ct as ct
-    from cudnn_ct.errors import format_version
+    from cudnn_ct import _lib
 
     _, cuda = driver.cuDriverGetVersion()
     return {
         "device": Device().name,
         "driver": driver_release(),
         "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
-        "cudnn": format_version(ct.raw.cudnnGetVersion()),
+        "cudnn": _lib.load().version_text,
     }
 
 

@@ -3,11 +3,12 @@
 python tools/versions.py                             # every night: all of VERSIONS, the tiers unit and lib
 python tools/versions.py 9.10.2 -- -q tests/lib      # one version, with arguments of pytest
 python tools/versions.py --json benchmarks/results/reliability.json     # and store the figures for the page
-python tools/versions.py --gpu DIR --minutes 10      # tier, oracle and facts by the cuDNN in DIR, on a GPU
+python tools/versions.py --gpu DIR --minutes 10      # tests, oracle and facts by the cuDNN in DIR, on a GPU
 
 Each version is installed into its own virtual environment, before the packages of this environment, which do
 not change. The command needs a package index, and 2 GB below $TMPDIR. On a GPU a version has a record of its
-own in tests/gpu_records, and the verdicts of `tests/facts/canary.py` next to it.
+own in tests/gpu_records, and the verdicts of `tests/facts/canary.py` next to it. A set of a few libraries has
+the tests of its operations; tests of calls that it does not support are skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -20,12 +21,32 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("9.1.0", "9.10.2", "9.19.0", "9.27.0")
 RECORDS = ROOT / "tests" / "gpu_records"
+# Files of tests, by the kind of libraries. A full set has all.
+FILES = {
+    "jit": (
+        *(
+            "algorithms",
+            "attention",
+            "conv",
+            "conv_fusions",
+            "dynamic_shapes",
+            "graph_builder",
+            "graph_kinds",
+        ),
+        *("graph_layouts", "graph_operations", "int8", "jit", "layers", "norm", "operations", "plans"),
+        "training_fusions",
+    ),
+    "ext": ("b2b_causal_conv1d", "causal_conv1d", "fft_causal_conv1d", "gnn"),
+}
+PARTS = {"jit": ("tests", "oracle", "facts"), "ext": ("tests",)}  # it has no engines
+ALL = ("imports", "tests", "without-replays", "oracle", "facts")
 TIERS = ("-q", "tests/unit", "tests/lib")
 # Runs in the environment of a version, so that no test runs with another version.
 ASK = "import cudnn_ct; print(cudnn_ct.version())"
@@ -42,12 +63,14 @@ def main() -> int:
     parser.add_argument("--json", help="store the figures in this file")
     parser.add_argument("--gpu", type=Path, nargs="+", metavar="DIR", help="with the cuDNN in these folders")
     parser.add_argument("--minutes", type=float, default=2.0, help="of the oracle (default: %(default)s)")
+    parser.add_argument("--part", nargs="+", choices=ALL, help="of the record (default: those of its kind)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="default: %(default)s")
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
     options, tests = parser.parse_args(given[:cut]), given[cut + 1 :] or list(TIERS)
     if options.gpu:
-        return max(on_gpu(folder, options.minutes, options.jobs) for folder in options.gpu)
+        more = (options.minutes, options.jobs, options.part)
+        return max(on_gpu(folder, *more) for folder in options.gpu)
     results = {}
     for version in options.versions or VERSIONS:
         results[version] = run(version, tests)
@@ -80,7 +103,7 @@ def run(version: str, tests: list[str]) -> dict[str, Any]:
     return counts_of("".join(lines))
 
 
-def on_gpu(folder: Path, minutes: float, jobs: int) -> int:
+def on_gpu(folder: Path, minutes: float, jobs: int, parts: Sequence[str] | None = None) -> int:
     """Make the record of the cuDNN in a folder on this GPU, and return the exit status of what failed."""
     library = min(folder.rglob("libcudnn.so.9"), default=None)
     if library is None:
@@ -88,12 +111,17 @@ def on_gpu(folder: Path, minutes: float, jobs: int) -> int:
     environ = {**os.environ, "CUDNN_CT_LIBRARY": str(library)}
     ask = [sys.executable, "-c", ASK_SET]
     asked = subprocess.run(ask, cwd=ROOT, env=environ, check=True, capture_output=True, text=True)
-    name, more = asked.stdout.strip().replace(" ", "-"), ["--jobs", str(jobs)]
+    version, _, kind = asked.stdout.strip().partition(" ")
+    name, more = "-".join((version, kind)) if kind else version, ["--jobs", str(jobs)]
+    wanted = parts or PARTS.get(kind, ALL)
+    tested = [one for one in wanted if one != "facts"]
     RECORDS.mkdir(exist_ok=True)
-    record = ["tools/gpu_record.py", "--run", "--record", str(RECORDS / f"{name}.json"), *more]
+    files = ["--files", *FILES[kind]] if kind in FILES else []
+    record = ["tools/gpu_record.py", "--record", str(RECORDS / f"{name}.json"), *more, *files]
     facts = ["-m", "tests.facts.canary", "--json", str(RECORDS / f"{name}-facts.json"), *more]
+    commands = [[*record, "--oracle-minutes", str(minutes), "--run", *tested]] if tested else []
     status = 0
-    for command in ([*record, "--oracle-minutes", str(minutes)], facts):
+    for command in (*commands, *([facts] if "facts" in wanted else [])):
         print(f"=== cuDNN {name}: {' '.join(command[:2])}", flush=True)
         status = subprocess.run([sys.executable, *command], cwd=ROOT, env=environ).returncode or status
     return status

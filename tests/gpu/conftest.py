@@ -15,8 +15,8 @@ from typing import IO, Any
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import testing
-from cudnn_ct.errors import ExecutionFailedError
+from cudnn_ct import _lib, testing
+from cudnn_ct.errors import ExecutionFailedError, NotSupportedError, VersionMismatchError
 from tests.mixed import own_stream
 from tests.spread import use_gpu
 from tests.strategies import Place
@@ -48,6 +48,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip these files without replays, before their fixtures run."""
     if not ct.config.replay and item.path.stem.removeprefix("test_") in NOTHING_REPEATED:
         pytest.skip("nothing is replayed here")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """Skip a test of a call that a set of a few libraries does not support: it has fewer engines."""
+    try:
+        return (yield)
+    except (NotSupportedError, VersionMismatchError) as error:
+        if _lib.load().kind == "full":
+            raise
+        pytest.skip(f"cuDNN {_lib.load().version_text} does not support it: {str(error)[:200]}")
 
 
 @pytest.fixture(autouse=True)

@@ -37,10 +37,16 @@ def test_each_cudnn_has_a_record_of_its_own(tmp_path: Path, monkeypatch: pytest.
     assert versions.on_gpu(tmp_path, 0.5, 8) == 3
     _, record, facts = commands
     assert str(tmp_path / "records" / "9.27.0-jit.json") in record
-    assert record[-4:] == ["--jobs", "8", "--oracle-minutes", "0.5"]
+    more = ["--jobs", "8", "--files", *versions.FILES["jit"], "--oracle-minutes", "0.5"]
+    assert record[-len(more) - 3 :] == [*more, "--run", "tests", "oracle"]
     assert str(tmp_path / "records" / "9.27.0-jit-facts.json") in facts
 
 
 def test_a_folder_without_cudnn_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"no libcudnn.so.9 below {tmp_path}"):
         versions.on_gpu(tmp_path, 1, 1)
+
+
+def test_files_of_a_kind_exist() -> None:
+    names = {one.stem.removeprefix("test_") for one in (TOOLS.parent / "tests" / "gpu").glob("test_*.py")}
+    assert names >= {name for files in versions.FILES.values() for name in files}
