@@ -111,11 +111,13 @@ def _check_memory(arrays: Sequence[Any], pointers: Sequence[int]) -> None:
             raise ValueError(f"a tensor of shape {tuple(one.shape)} has no memory")
 
 
+_TORCH = library_of(torch.Tensor)
+
+
 def current_stream(device: int) -> Stream:
     """Return torch's current stream of a device."""
-    library = library_of(torch.Tensor)
-    assert library is not None
-    return library.current(device)
+    assert _TORCH is not None
+    return _TORCH.current(device)
 
 
 def _allocation(device: torch.device) -> Callable[..., torch.Tensor]:

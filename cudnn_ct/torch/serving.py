@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from .._config import config
 from ..errors import NotSupportedError
 from ..shapes.specs import UNALIGNED
-from .attention_rules import AGAIN
+from .attention_rules import AGAIN, why_left
 from .blocks import GROUPS, Block, Mode, block_of_backward, thread
 from .by_steps import by_steps
 from .kernels import settings
@@ -170,7 +170,7 @@ class _Serving(Mode):
         rule = RULES.get(func)
         if rule is None or rule[0] in self.block.skip:
             return func(*args, **kwargs)
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return _traced(func, rule[1], args, kwargs)
         blocks = thread.blocks.open
         if blocks and blocks[-1] is not self.block:  # an outer block
@@ -197,7 +197,7 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         block = thread.blocks.innermost
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             if method or block is None or group in block.skip:
                 return original(*args, **kwargs)
             return _traced(original, serve, args, kwargs)
@@ -234,10 +234,13 @@ def _served(
     group, serve = RULES[func]
     report, rejected, key = block.report, block.rejected, None
     values = (*args, *kwargs.values()) if kwargs else args
-    settles = _settled.key(func, values, kwargs)
+    settles = None
+    if func in AGAIN and _on_device(args, kwargs) and (why := why_left(func, values)):
+        report.left[group, why] += 1
+        return None
     try:
-        known = None if settles is None else _settled.served(settles, values)
-        if known is not None:
+        settles, repeat = _settled.find(func, values, kwargs)
+        if repeat is not None and (known := repeat(values)) is not None:
             report.served[group] += 1
             return (known,)
         if not _on_device(args, kwargs):
@@ -315,6 +318,7 @@ def _counts_operations() -> bool:
 
 
 _modes = torch._C._len_torch_dispatch_stack
+_is_compiling = torch.compiler.is_compiling
 
 
 def _is_computed_again() -> bool:

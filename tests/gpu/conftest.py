@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -23,6 +24,10 @@ from tests.strategies import Place
 from tests.strategies import own as place
 
 __all__ = ["captured", "library", "own_stream", "place"]
+
+if "CUDNN_CT_LIBRARY" in os.environ:
+    with contextlib.suppress(ct.CudnnError):
+        _lib.load()  # before a test imports PyTorch, which then uses this cuDNN instead of its own
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     use_gpu(int(worker.removeprefix("gw")))

@@ -407,6 +407,35 @@ def test_functions_that_a_module_imported_are_served(cpu: None, monkeypatch: pyt
     assert module.probabilities is own
 
 
+class _SetsItself(types.ModuleType):
+    """A module that keeps the names that it sets."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        vars(self).setdefault("names", []).append(name)
+        super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("kind", [types.ModuleType, _SetsItself])
+def test_names_that_a_module_has_deleted_or_bound_again_stay_so(
+    cpu: None, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    module = kind("binds_names")
+    vars(module).update(gone=F.softmax, other=F.softmax, kept=F.softmax)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for _ in range(2):
+        with ctt.enable(rebind=True):
+            assert module.kept is F.softmax
+            assert module.kept(torch.zeros(1, 2), 1).tolist() == [[0.5, 0.5]]
+        assert module.kept is F.softmax
+        vars(module).pop("gone", None)
+        vars(module)["other"] = len
+    with ctt.enable(rebind=True):
+        assert not hasattr(module, "gone")
+        assert module.other is len
+    assert not hasattr(module, "gone")
+    assert getattr(module, "names", ["kept"])[-1] == "kept"
+
+
 def test_names_of_torch_are_its_own_after_the_last_block(cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     places = (
         (F, "conv2d"),

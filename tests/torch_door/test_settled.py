@@ -114,9 +114,9 @@ def test_calls_that_do_more_are_not_settled(rules: list[str]) -> None:
 
 def test_calls_under_autocast_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, x = settled.SettledCalls({}), torch.ones(2)
-    assert calls.key(F.softmax, (x, 0), ()) is not None
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda: True)
-    assert calls.key(F.softmax, (x, 0), ()) is None
+    assert calls.find(F.softmax, (x, 0), ())[0] is not None
+    monkeypatch.setattr(settled, "_autocasts", lambda: True)
+    assert calls.find(F.softmax, (x, 0), ())[0] is None
 
 
 def test_weights_of_networks_are_no_parts_of_keys(rules: list[str]) -> None:
@@ -281,6 +281,21 @@ def test_attention_that_is_repeated_does_not_ask_the_rule(rules: list[str], name
                 torch.testing.assert_close(found, result_of(module, x), rtol=2e-2, atol=2e-2)
     assert rules.count("attention") == 1
     assert block.report().served["attention"] == 3
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_attention_is_left_to_torch_while_the_gpu_waits_for_the_host(
+    rules: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    module, x = MODULES[name](), torch.randn(2, 6, 32).half()
+    limit = x.numel() * x.shape[2]
+    with torch.no_grad(), ctt.enable(rebind=True, skip=["layer_norm"]) as block:
+        for number, served in ((limit, 1), (limit + 1, 1)):
+            monkeypatch.setattr("cudnn_ct.torch.attention_rules.SHORT_ON_THE_GPU", number)
+            result_of(module, x)
+            assert block.report().served["attention"] == served
+    why = "torch's one function takes less time on the host"
+    assert block.report().left == {("attention", why): 1}
 
 
 def test_attention_to_other_tensors_is_not_taken_for_one_to_itself(rules: list[str]) -> None:
