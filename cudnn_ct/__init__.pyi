@@ -72,11 +72,11 @@ from .ops.conv.conv import conv_backward_filter as conv_backward_filter
 from .ops.conv.conv import conv_transpose as conv_transpose
 from .ops.conv.float8 import scaled_conv as scaled_conv
 from .ops.conv.fused import conv_bias_activation as conv_bias_activation
-from .ops.conv.gradients import conv_backward_data_relu_batch_norm as conv_backward_data_relu_batch_norm
-from .ops.conv.gradients import conv_backward_filter_scale_bias_relu as conv_backward_filter_scale_bias_relu
 from .ops.conv.plan import ConvPlan as ConvPlan
 from .ops.conv.scaled import conv_scale_bias_activation as conv_scale_bias_activation
 from .ops.conv.training import batch_norm_finalize as batch_norm_finalize
+from .ops.conv.training import conv_backward_data_relu_batch_norm as conv_backward_data_relu_batch_norm
+from .ops.conv.training import conv_backward_filter_scale_bias_relu as conv_backward_filter_scale_bias_relu
 from .ops.conv.training import conv_batch_norm_statistics as conv_batch_norm_statistics
 from .ops.ctc.ctc import ctc_loss as ctc_loss
 from .ops.dropout import DropoutMask as DropoutMask
