@@ -20,6 +20,8 @@ from .conv import conv_backward_data as conv_backward_data
 from .conv import conv_backward_filter as conv_backward_filter
 from .conv import conv_bias_activation as conv_bias_activation
 from .conv import conv_transpose as conv_transpose
+from .conv import pool as pool
+from .conv import pool_backward as pool_backward
 from .ctc import ctc_loss as ctc_loss
 from .fft_causal_conv import fft_causal_conv1d as fft_causal_conv1d
 from .fft_causal_conv import fft_causal_conv1d_backward as fft_causal_conv1d_backward
@@ -57,8 +59,6 @@ from .norm import group_norm as group_norm
 from .norm import group_norm_backward as group_norm_backward
 from .norm import instance_norm as instance_norm
 from .norm import instance_norm_backward as instance_norm_backward
-from .pooling import pool as pool
-from .pooling import pool_backward as pool_backward
 from .reduction import reduce as reduce
 from .reduction import reduce_with_indices as reduce_with_indices
 from .scaled_attention import scaled_attention as scaled_attention
