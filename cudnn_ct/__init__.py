@@ -97,6 +97,7 @@ _PUBLIC = {
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.ctc": "CTCLoss",
     "shapes.fft_causal_conv": "FFTCausalConvGradients",
+    "shapes.fused": "ScaledConvResult",
     "shapes.gnn_aggregate": "GraphAggregateGradients GraphAggregateResult",
     "shapes.gnn_attention": "GraphAttentionGradients GraphAttentionResult",
     "shapes.layer_norm": "LayerNormGradients LayerNormResult RMSNormGradients RMSNormResult",
@@ -106,7 +107,6 @@ _PUBLIC = {
     "shapes.reduction": "IndexedReduction",
     "shapes.rnn": "RNNSpec",
     "shapes.scaled_attention": "ScaledAttentionResult",
-    "shapes.scaled_conv": "ScaledConvResult",
     "shapes.sequences": "RNNGradients RNNResult",
     "shapes.spatial": "GridSampleGradients SpatialTransformerGradients",
     "shapes.specs": (

@@ -148,6 +148,7 @@ from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from .shapes.ctc import CTCLoss as CTCLoss
 from .shapes.fft_causal_conv import FFTCausalConvGradients as FFTCausalConvGradients
+from .shapes.fused import ScaledConvResult as ScaledConvResult
 from .shapes.gnn_aggregate import GraphAggregateGradients as GraphAggregateGradients
 from .shapes.gnn_aggregate import GraphAggregateResult as GraphAggregateResult
 from .shapes.gnn_attention import GraphAttentionGradients as GraphAttentionGradients
@@ -164,7 +165,6 @@ from .shapes.pooling import pool_output_shape as pool_output_shape
 from .shapes.reduction import IndexedReduction as IndexedReduction
 from .shapes.rnn import RNNSpec as RNNSpec
 from .shapes.scaled_attention import ScaledAttentionResult as ScaledAttentionResult
-from .shapes.scaled_conv import ScaledConvResult as ScaledConvResult
 from .shapes.sequences import RNNGradients as RNNGradients
 from .shapes.sequences import RNNResult as RNNResult
 from .shapes.spatial import GridSampleGradients as GridSampleGradients

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from ..graph.operations import Graph
 from ..plans.base import tensors_of
+from ..shapes.fused import Float8Conv
 from ..shapes.matmul import MatmulProblem
-from ..shapes.scaled_conv import Float8Conv
 from .graph.activations import ActivationMethods
 from .graph.arithmetic import ArithmeticMethods
 from .graph.builder import TensorState

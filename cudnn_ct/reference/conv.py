@@ -1,4 +1,4 @@
-"""Convolutions and pooling by windows, and their gradients; convolution with bias, residual and activation."""
+"""Convolutions and pooling by windows, their gradients, and convolution with bias, residual and activation."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from ..dtypes import as_dtype
 from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
 from ..shapes.epilogue import WITHOUT_AMAX
+from ..shapes.fused import Float8Conv, ScaledConvResult, float8_conv_problem, scaled_conv_problem
 from ..shapes.layer import results_of
 from ..shapes.matmul import (
     WITHOUT_DBIAS,
@@ -23,7 +24,6 @@ from ..shapes.matmul import (
     scaled_matmul_problem,
 )
 from ..shapes.parse import as_float
-from ..shapes.scaled_conv import Float8Conv, ScaledConvResult, float8_conv_problem, scaled_conv_problem
 from ..shapes.specs import TensorSpec
 from ..shapes.training_fusions import (
     BatchNormFinalizeResult,

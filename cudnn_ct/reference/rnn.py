@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
-from ..shapes.rnn import RNNSpec, rnn_parameters, rnn_weight_size
-from ..shapes.rnn_weights import arrange_weights, listed
+from ..shapes.rnn import RNNSpec, arrange_weights, listed, rnn_parameters, rnn_weight_size
 from ..shapes.sequences import RNNGradients, RNNResult, RNNShapes, check_rnn_operands, check_states
 from ._cast import Array, Float64, round_once, wide
 from .layers import sigmoid

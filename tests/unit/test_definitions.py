@@ -13,8 +13,8 @@ from cudnn_ct.ops.conv.scaled import scaled_conv_graph
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.ops.matmul.source import matmul_graph
 from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.fused import scaled_conv_problem
 from cudnn_ct.shapes.matmul import matmul_problem
-from cudnn_ct.shapes.scaled_conv import scaled_conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
 
 

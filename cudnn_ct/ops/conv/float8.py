@@ -11,8 +11,8 @@ from ...graph.operations import Graph
 from ...shapes.checks import Outs, Specs
 from ...shapes.conv import GEOMETRY
 from ...shapes.epilogue import WITHOUT_AMAX
+from ...shapes.fused import Float8Conv, ScaledConvResult, float8_conv_problem
 from ...shapes.parse import as_bool
-from ...shapes.scaled_conv import Float8Conv, ScaledConvResult, float8_conv_problem
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, Padding, PerAxis, StreamLike
 from .._algo_arguments import without_factors
 from .._call import execute_as

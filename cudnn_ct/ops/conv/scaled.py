@@ -11,7 +11,7 @@ from ...errors import NotSupportedError
 from ...graph.operations import Graph
 from ...plans.wrappers import zero_results
 from ...shapes.checks import Outs, Specs
-from ...shapes.scaled_conv import ScaledConv, scaled_conv_problem
+from ...shapes.fused import ScaledConv, scaled_conv_problem
 from ...typing import Algo, ArrayLike, FusedActivation, Padding, PerAxis, Precision, StreamLike
 from .._algo_arguments import select_engine, without_factors
 from .._call import execute
