@@ -1,4 +1,4 @@
-"""Convolutions and pooling by windows, their gradients, and convolution with bias, residual and activation."""
+"""Convolutions and pooling by windows, their gradients, and a fused convolution with bias and activation."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct._libraries import SUBLIBRARIES, part_of_header
 from cudnn_ct.autotune.store import store
+from cudnn_ct.cli.selftest import attempt
 from cudnn_ct.cli.selftest_cases import cases
-from cudnn_ct.cli.selftest_run import attempt
 from cudnn_ct.context import current
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError

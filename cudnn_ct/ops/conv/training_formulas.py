@@ -12,7 +12,7 @@ from ...shapes.specs import TensorSpec, equivalent_strides
 from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGradient
 from .._algo_arguments import AlgoArguments
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
-from .padded_candidates import SOURCE
+from .candidates import SOURCE
 from .relayout import operands_of
 
 
