@@ -33,17 +33,17 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, nearest_layout
 from .._reduced_source import ReducedSource
 from . import graph, legacy
-from .graph_nodes import graph_of
-from .legacy_plans import unfused_plan, why_not_unfused
-from .relayout import (
+from .graph import (
     Packing,
     engine_conversions,
     for_engines,
+    graph_of,
     layout_conversions,
     operands_of,
     relaid_out,
     with_epilogue,
 )
+from .legacy_plans import unfused_plan, why_not_unfused
 
 
 def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:

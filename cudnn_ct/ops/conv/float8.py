@@ -22,7 +22,7 @@ from .._graph_source import GraphSource
 from .._operands import present
 from .._operation import Operation, Select
 from .._reduced_source import packed_source
-from .graph_nodes import as_images, geometry_of, packed_operands
+from .graph import as_images, geometry_of, packed_operands
 from .scaled import conv_scale_bias_activation, select
 
 

@@ -23,7 +23,7 @@ from .._operation import Operation, Select
 from .._reduced_source import packed_source
 from .call import conv_of
 from .fused import conv_bias_activation
-from .graph_nodes import activation_step, as_images, geometry_of, packed_operands
+from .graph import activation_step, as_images, geometry_of, packed_operands
 
 
 @documented(conv_bias_activation)

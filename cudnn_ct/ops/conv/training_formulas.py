@@ -13,7 +13,7 @@ from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGr
 from .._algo_arguments import AlgoArguments
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
 from .candidates import SOURCE
-from .relayout import operands_of
+from .graph import operands_of
 
 
 def finalize_by_formulas(problem: BatchNormFinalize, context: Context) -> Program | None:
