@@ -1,4 +1,4 @@
-"""The graph API as a backend: layouts of operands, graphs, engines of a problem, and plans that run them."""
+"""The graph API as a backend: the engines that cuDNN has for a problem, and plans that run them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from ...shapes.conv import ROLES, ConvProblem, written_as
 from ...shapes.fused import FusedConv
 from ...shapes.specs import ALIGNMENT, LAYOUTS, TensorSpec, equivalent_strides, nearest_layout, packed_strides
 from ...typing import Layout
+
+__all__ = ["by_name", "candidates", "graph_of", "plan", "preferred"]
 
 Packing = tuple[tuple[str, Layout], ...]
 """Copied operands by name, each with the layout of its copy, as a `Candidate` has them."""
