@@ -32,8 +32,7 @@ from harness.timing import Contender, alone, loop, race
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.graph.engines import Engine
-from cudnn_ct.ops.norm.row_graphs import has_wide_parameters, parameters_last_graph, row_norm_graph
-from cudnn_ct.ops.norm.row_norm import source_of
+from cudnn_ct.ops.norm.row_norm import has_wide_parameters, parameters_last_graph, row_norm_graph, source_of
 from cudnn_ct.shapes.layer_norm import row_norm, row_norm_gradient
 from cudnn_ct.shapes.specs import TensorSpec
 

@@ -51,10 +51,12 @@ _PUBLIC = {
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",
     "ops.conv.float8": "scaled_conv",
     "ops.conv.fused": "conv_bias_activation",
-    "ops.conv.gradients": "conv_backward_data_relu_batch_norm conv_backward_filter_scale_bias_relu",
     "ops.conv.plan": "ConvPlan",
     "ops.conv.scaled": "conv_scale_bias_activation",
-    "ops.conv.training": "batch_norm_finalize conv_batch_norm_statistics",
+    "ops.conv.training": (
+        "batch_norm_finalize conv_backward_data_relu_batch_norm conv_backward_filter_scale_bias_relu "
+        "conv_batch_norm_statistics"
+    ),
     "ops.ctc.ctc": "ctc_loss",
     "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
     "ops.fft_causal_conv": "fft_causal_conv1d fft_causal_conv1d_backward",
@@ -95,6 +97,7 @@ _PUBLIC = {
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.ctc": "CTCLoss",
     "shapes.fft_causal_conv": "FFTCausalConvGradients",
+    "shapes.fused": "ScaledConvResult",
     "shapes.gnn_aggregate": "GraphAggregateGradients GraphAggregateResult",
     "shapes.gnn_attention": "GraphAttentionGradients GraphAttentionResult",
     "shapes.layer_norm": "LayerNormGradients LayerNormResult RMSNormGradients RMSNormResult",
@@ -104,7 +107,6 @@ _PUBLIC = {
     "shapes.reduction": "IndexedReduction",
     "shapes.rnn": "RNNSpec",
     "shapes.scaled_attention": "ScaledAttentionResult",
-    "shapes.scaled_conv": "ScaledConvResult",
     "shapes.sequences": "RNNGradients RNNResult",
     "shapes.spatial": "GridSampleGradients SpatialTransformerGradients",
     "shapes.specs": (

@@ -72,11 +72,11 @@ from .ops.conv.conv import conv_backward_filter as conv_backward_filter
 from .ops.conv.conv import conv_transpose as conv_transpose
 from .ops.conv.float8 import scaled_conv as scaled_conv
 from .ops.conv.fused import conv_bias_activation as conv_bias_activation
-from .ops.conv.gradients import conv_backward_data_relu_batch_norm as conv_backward_data_relu_batch_norm
-from .ops.conv.gradients import conv_backward_filter_scale_bias_relu as conv_backward_filter_scale_bias_relu
 from .ops.conv.plan import ConvPlan as ConvPlan
 from .ops.conv.scaled import conv_scale_bias_activation as conv_scale_bias_activation
 from .ops.conv.training import batch_norm_finalize as batch_norm_finalize
+from .ops.conv.training import conv_backward_data_relu_batch_norm as conv_backward_data_relu_batch_norm
+from .ops.conv.training import conv_backward_filter_scale_bias_relu as conv_backward_filter_scale_bias_relu
 from .ops.conv.training import conv_batch_norm_statistics as conv_batch_norm_statistics
 from .ops.ctc.ctc import ctc_loss as ctc_loss
 from .ops.dropout import DropoutMask as DropoutMask
@@ -148,6 +148,7 @@ from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from .shapes.ctc import CTCLoss as CTCLoss
 from .shapes.fft_causal_conv import FFTCausalConvGradients as FFTCausalConvGradients
+from .shapes.fused import ScaledConvResult as ScaledConvResult
 from .shapes.gnn_aggregate import GraphAggregateGradients as GraphAggregateGradients
 from .shapes.gnn_aggregate import GraphAggregateResult as GraphAggregateResult
 from .shapes.gnn_attention import GraphAttentionGradients as GraphAttentionGradients
@@ -164,7 +165,6 @@ from .shapes.pooling import pool_output_shape as pool_output_shape
 from .shapes.reduction import IndexedReduction as IndexedReduction
 from .shapes.rnn import RNNSpec as RNNSpec
 from .shapes.scaled_attention import ScaledAttentionResult as ScaledAttentionResult
-from .shapes.scaled_conv import ScaledConvResult as ScaledConvResult
 from .shapes.sequences import RNNGradients as RNNGradients
 from .shapes.sequences import RNNResult as RNNResult
 from .shapes.spatial import GridSampleGradients as GridSampleGradients

@@ -16,8 +16,7 @@ from .graph.explain import explain_graph
 from .graph.offline import target_of
 from .graph.operations import Graph
 from .legal.rules import why_not_asked
-from .ops.conv.candidates import CONVOLUTIONS
-from .ops.conv.padded_candidates import with_even_padding
+from .ops.conv.candidates import CONVOLUTIONS, with_even_padding
 from .ops.graph.attention_problem import attention_of
 from .ops.graph.builder import GraphBuilder
 from .ops.graph.built import BuiltGraph

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
+from cudnn_ct.cli.selftest import attempt
 from cudnn_ct.cli.selftest_cases import cases
-from cudnn_ct.cli.selftest_run import attempt
 
 __all__ = ["BY_GRAPHS", "OTHERS", "failures"]
 

@@ -32,8 +32,8 @@ from cudnn_ct.graph.candidates import engine_candidates
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import Graph
 from cudnn_ct.graph.rules import EngineRules
+from cudnn_ct.ops.conv.candidates import with_even_padding
 from cudnn_ct.ops.conv.graph import candidates
-from cudnn_ct.ops.conv.padded_candidates import with_even_padding
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.graph.problem import GraphProblem

@@ -42,8 +42,8 @@ from ..graph.explain import explain_graph
 from ..graph.gpus import description_of
 from ..graph.offline import Planner
 from ..graph.operations import Graph
+from ..ops.conv.candidates import with_even_padding
 from ..ops.conv.graph import candidates
-from ..ops.conv.padded_candidates import with_even_padding
 from ..plans.base import Candidate
 from .child import NoAnswerError, answer_of, read_request, start, user_file
 from .errors import first_line, note, verdict_of

@@ -8,14 +8,12 @@ from typing import Any, TypeVar
 
 from ..graph.operations import Graph
 from ..plans.base import tensors_of
+from ..shapes.fused import Float8Conv
 from ..shapes.matmul import MatmulProblem
-from ..shapes.scaled_conv import Float8Conv
-from .graph.activations import ActivationMethods
-from .graph.arithmetic import ArithmeticMethods
+from .graph.arithmetic import ActivationMethods, ArithmeticMethods
 from .graph.builder import TensorState
 from .graph.native import native_graph
-from .graph.norms import NormMethods
-from .graph.products import ProductMethods
+from .graph.products import NormMethods, ProductMethods
 from .graph.tensors import GraphTensor, Operand
 
 P = TypeVar("P")

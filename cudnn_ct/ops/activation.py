@@ -28,7 +28,7 @@ from ._first_plan import first_plan
 from ._formulas import Formulas, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
-from .conv.graph_nodes import MODES
+from .conv.graph import MODES
 
 
 @documented()

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
-from ..shapes.attention_lengths import (
+from ..shapes.attention_rules import (
+    attention_gradient_problem,
+    attention_problem,
     longest_sequence,
     packed_lengths,
     padding_problem,
     sequence_lengths,
     sequence_offsets,
 )
-from ..shapes.attention_rules import attention_gradient_problem, attention_problem
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec

@@ -8,10 +8,10 @@ from ..dtypes import as_dtype
 from .checks import Outs, Specs, cast_hint, result_spec
 from .conv import ConvProblem
 from .epilogue import check_dtype
+from .fused import ConvParameters
 from .layer import titled, writes
 from .norm import check_epsilon
 from .parse import as_float, as_int
-from .scaled_conv import ConvParameters
 from .specs import T, TensorSpec
 
 STATISTICS_DTYPES = ("float16", "bfloat16", "float32")

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from cudnn_ct import testing
 from cudnn_ct._bindings.functions import FUNCTIONS
-from cudnn_ct.cli import selftest_run
+from cudnn_ct.cli import selftest
 from cudnn_ct.cli.selftest_cases import cases
 from cudnn_ct.errors import (
     AllocationError,
@@ -86,11 +86,11 @@ class Bench:
     def compute(self, row: int) -> str:
         """Make one call of a row; return the problem with its results, empty if they are right."""
         case = self.rows[row]
-        run = selftest_run._OWN.get(case.operation, selftest_run._against_reference)
+        run = selftest._OWN.get(case.operation, selftest._against_reference)
         for name, got, wanted in run(case, case.inputs()):
-            if text := selftest_run._unlike(name, got, wanted):
+            if text := selftest._unlike(name, got, wanted):
                 return text
-            if wanted is not None and (error := selftest_run._error(got, wanted)) > case.tolerance:
+            if wanted is not None and (error := selftest._error(got, wanted)) > case.tolerance:
                 return f"{name} differs by {error}"
         return ""
 

@@ -16,7 +16,7 @@ from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import CudnnWarning, NotInitializedError, NotSupportedError
 from cudnn_ct.ops.conv import graph
-from cudnn_ct.ops.conv.algorithm_names import ALGORITHMS
+from cudnn_ct.ops.conv.candidates import ALGORITHMS
 from cudnn_ct.plans.base import Candidate
 
 from .conftest import forget

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import cudnn_ct as ct
 from cudnn_ct import _lib, doctor
-from cudnn_ct.cli import main, selftest_cases, selftest_run
+from cudnn_ct.cli import main, selftest_cases
 from cudnn_ct.cli import selftest as selftest_command
 from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.errors import CudnnError
@@ -89,13 +89,13 @@ def one(operation: str, dtype: str = "float32") -> Case:
 
 def test_selftest_skips_only_optional_dtypes_when_cudnn_rejects_them(fake: FakeCudnn) -> None:
     fake.fail["cudnnSoftmaxForward"] = 3000
-    row = selftest_run.attempt(one("softmax"))
+    row = selftest_command.attempt(one("softmax"))
     assert (row.verdict, row.error) == ("failed", None)
     assert "CUDNN_STATUS_NOT_SUPPORTED" in row.detail
-    row = selftest_run.attempt(one("softmax", "bfloat16"))  # not supported by all GPUs
+    row = selftest_command.attempt(one("softmax", "bfloat16"))  # not supported by all GPUs
     assert row.verdict == "skipped"
     fake.fail["cudnnSoftmaxForward"] = 5000
-    assert selftest_run.attempt(one("softmax", "bfloat16")).verdict == "failed"
+    assert selftest_command.attempt(one("softmax", "bfloat16")).verdict == "failed"
 
 
 def failing(x: ct.DeviceArray) -> Any:
@@ -121,14 +121,14 @@ def test_selftest_reports_wrong_results_errors_and_warnings(
     fake: FakeCudnn, monkeypatch: MonkeyPatch, lrn: Any, verdict: str, detail: str
 ) -> None:
     monkeypatch.setattr(ct, "lrn", lrn)
-    row = selftest_run.attempt(one("lrn"))
+    row = selftest_command.attempt(one("lrn"))
     assert (row.verdict, row.detail) == (verdict, detail)
 
 
 def test_selftest_fails_when_dropout_keeps_everything(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
     make = ct.DropoutState
     monkeypatch.setattr(ct, "DropoutState", lambda p, seed: make(0, seed))
-    row = selftest_run.attempt(one("dropout"))
+    row = selftest_command.attempt(one("dropout"))
     assert row.verdict == "failed"
     assert row.detail == "kept 1.00 of all elements, expected about 0.75"
 

@@ -12,14 +12,14 @@ import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct._libraries import SUBLIBRARIES, part_of_header
 from cudnn_ct.autotune.store import store
+from cudnn_ct.cli.selftest import attempt
 from cudnn_ct.cli.selftest_cases import cases
-from cudnn_ct.cli.selftest_run import attempt
 from cudnn_ct.context import current
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.stored import choice_key
 from cudnn_ct.legal import rules
-from cudnn_ct.ops.conv import gradients, training
+from cudnn_ct.ops.conv import training
 from tests.jit_cases import BY_GRAPHS, OTHERS, failures
 from tests.strategies import lay_out, own, shifted
 
@@ -178,8 +178,8 @@ def test_error_names_the_libraries_of_the_full_wheel_once(jit: FakeCudnn) -> Non
 
 FUSIONS = {
     "batch_norm_finalize": (training, "FINALIZE"),
-    "conv_backward_data_relu_batch_norm": (gradients, "DATA"),
-    "conv_backward_filter_scale_bias_relu": (gradients, "FILTER"),
+    "conv_backward_data_relu_batch_norm": (training, "DATA"),
+    "conv_backward_filter_scale_bias_relu": (training, "FILTER"),
 }
 
 
@@ -207,8 +207,8 @@ def gradients_of_one_image(**keywords: Any) -> list[np.ndarray]:
 def test_fusion_without_an_engine_takes_any_strides_and_policy(
     jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch, algo: str
 ) -> None:
-    monkeypatch.setattr(gradients.DATA_SOURCE, "heuristics", lambda _: [])
-    monkeypatch.setattr(gradients.DATA_SOURCE, "autotune_candidates", lambda *_: [])
+    monkeypatch.setattr(training.DATA_SOURCE, "heuristics", lambda _: [])
+    monkeypatch.setattr(training.DATA_SOURCE, "autotune_candidates", lambda *_: [])
     for difference in gradients_of_one_image(algo=algo):
         assert np.abs(difference).max() < 0.01
 

@@ -10,7 +10,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.autotune import measurement
 from cudnn_ct.autotune.store import store
-from cudnn_ct.ops.conv.padded_candidates import SOURCE
+from cudnn_ct.ops.conv.candidates import SOURCE
 
 from .cudnn import FakeCudnn
 from .host import Host

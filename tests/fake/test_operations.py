@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 import cudnn_ct as ct
 from cudnn_ct.cli import selftest_cases
 from cudnn_ct.cuda.stream import Stream
-from cudnn_ct.ops.reduce import fast_sum
+from cudnn_ct.ops.reduce import reduce
 from cudnn_ct.ops.spatial import legacy as spatial
 from tests.layers import LayerCase, check_layer, compare, several
 from tests.op_cases import CASES, ON_IMAGES, OPERATIONS, OpCase, row_of, simple_arguments, simple_call
@@ -91,9 +91,9 @@ def test_batch_norm_equals_reference_when_modes_are_rejected(
 LARGE: dict[str, dict[str, dict[str, Any]]] = {
     "pool": {"pooling": {"LARGE": 0}},
     "reduce": {
-        "reduce.fast_sum": {
+        "reduce.reduce": {
             **{"MANY": 0, "FEW": 1, "WARP": 4, "SHORT": 6, "PART": (2, 3)},
-            "LONGEST": dict.fromkeys(fast_sum.LONGEST, 2),
+            "LONGEST": dict.fromkeys(reduce.LONGEST, 2),
         }
     },
 }

@@ -12,7 +12,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
-from cudnn_ct.ops.conv.padded_candidates import SOURCE
+from cudnn_ct.ops.conv.candidates import SOURCE
 from tests.conv_cases import OPERATIONS, TOLERANCE, Geometry, inexact_by_nature
 
 from .conftest import captured, own_stream

@@ -10,9 +10,8 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import testing
+from cudnn_ct.cli.selftest import OK, attempt
 from cudnn_ct.cli.selftest_cases import cases
-from cudnn_ct.cli.selftest_report import OK
-from cudnn_ct.cli.selftest_run import attempt
 from cudnn_ct.cuda import memory
 
 LIMIT = 64 * 2**20

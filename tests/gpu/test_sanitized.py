@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.cli.selftest import FAILED, attempt
 from cudnn_ct.cli.selftest_cases import Case, cases
-from cudnn_ct.cli.selftest_report import FAILED
-from cudnn_ct.cli.selftest_run import attempt
 from cudnn_ct.cuda import allocator
 
 from .conftest import own_stream, place

@@ -12,8 +12,13 @@ from cudnn_ct.ops.conv.float8 import SOURCE as FLOAT8_SOURCE
 from cudnn_ct.ops.conv.scaled import SOURCE as SCALED_SOURCE
 from cudnn_ct.ops.conv.training_graphs import FINALIZE_SOURCE
 from cudnn_ct.shapes.conv import conv_problem
-from cudnn_ct.shapes.fused import ACTIVATIONS
-from cudnn_ct.shapes.scaled_conv import Float8Conv, ScaledConv, float8_conv_problem, scaled_conv_problem
+from cudnn_ct.shapes.fused import (
+    ACTIVATIONS,
+    Float8Conv,
+    ScaledConv,
+    float8_conv_problem,
+    scaled_conv_problem,
+)
 from cudnn_ct.shapes.specs import Shape, TensorSpec
 from cudnn_ct.shapes.training_fusions import finalize_problem
 from cudnn_ct.typing import Layout

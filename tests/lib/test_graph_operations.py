@@ -10,8 +10,7 @@ from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.ops.matmul.source import TENSOR_CORES
 from cudnn_ct.ops.matmul.views import packed_operands, slices_of
-from cudnn_ct.ops.norm.row_norm import source_of
-from cudnn_ct.ops.norm.shifted import SHIFTED
+from cudnn_ct.ops.norm.row_norm import SHIFTED, source_of
 from cudnn_ct.shapes.layer_norm import LayerNormMode, row_norm, row_norm_gradient
 from cudnn_ct.shapes.matmul import matmul_problem, scaled_matmul_problem
 from cudnn_ct.shapes.specs import TensorSpec

@@ -32,8 +32,7 @@ from cudnn_ct.shapes.rnn import (
     rnn_spec,
     rnn_weight_size,
 )
-from cudnn_ct.shapes.rnn_problem import RNNDataSpec
-from cudnn_ct.shapes.sequences import RNN_LAYOUTS, check_lengths, packed_for_cudnn
+from cudnn_ct.shapes.sequences import RNN_LAYOUTS, RNNDataSpec, check_lengths, packed_for_cudnn
 from tests.rnn_cases import rnn_specs
 
 pytestmark = pytest.mark.usefixtures("cudnn")

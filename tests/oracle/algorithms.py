@@ -8,7 +8,7 @@ from typing import Any
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
-from cudnn_ct.ops.conv.padded_candidates import SOURCE
+from cudnn_ct.ops.conv.candidates import SOURCE
 from cudnn_ct.plans.base import Candidate
 
 from .calls import CONVOLUTIONS, plan_of

@@ -18,8 +18,7 @@ from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.offline import target_of
 from cudnn_ct.legal.rules import engine_rules
 from cudnn_ct.ops.graph import source
-from cudnn_ct.ops.graph.copies import with_copies
-from cudnn_ct.ops.graph.lower import lowered
+from cudnn_ct.ops.graph.lower import lowered, with_copies
 from cudnn_ct.shapes.graph.problem import GraphProblem
 from tests.facts.native import check_layouts
 

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from cudnn_ct.cli import table
+from cudnn_ct.cli.selftest import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells
 from cudnn_ct.cli.selftest_cases import OPERATIONS, cases
-from cudnn_ct.cli.selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells
 
 MonkeyPatch = pytest.MonkeyPatch
 Capture = pytest.CaptureFixture[str]

@@ -8,13 +8,13 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.graph.operations import Graph, tensors_of_graph
-from cudnn_ct.ops.conv.graph_nodes import as_images
+from cudnn_ct.ops.conv.graph import as_images
 from cudnn_ct.ops.conv.scaled import scaled_conv_graph
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.ops.matmul.source import matmul_graph
 from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.fused import scaled_conv_problem
 from cudnn_ct.shapes.matmul import matmul_problem
-from cudnn_ct.shapes.scaled_conv import scaled_conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
 
 

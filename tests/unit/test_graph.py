@@ -37,7 +37,7 @@ from cudnn_ct.graph.operations import (
     tensors_of_graph,
 )
 from cudnn_ct.graph.plan import host_value
-from cudnn_ct.ops.conv.graph_nodes import MODES, graph_of
+from cudnn_ct.ops.conv.graph import MODES, graph_of
 from cudnn_ct.plans.base import Plan
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv

@@ -9,8 +9,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.ops.graph.copies import with_copies
-from cudnn_ct.ops.graph.lower import lowered
+from cudnn_ct.ops.graph.lower import lowered, with_copies
 from tests.facts.native import check_layouts
 
 Build = Callable[[ct.Graph], ct.GraphTensor]

@@ -11,8 +11,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.ops.graph.coalesce import coalesced
-from cudnn_ct.ops.graph.lower import lowered
+from cudnn_ct.ops.graph.lower import coalesced, lowered
 from tests.facts.native import check_layouts
 
 Build = Callable[[ct.Graph], Any]

@@ -24,7 +24,7 @@ from cudnn_ct.legal.rules import engine_rules
 from cudnn_ct.ops._algo_arguments import AlgoArguments
 from cudnn_ct.ops.graph.built import BuiltGraph, newer_operations
 from cudnn_ct.ops.graph.lower import lowered
-from cudnn_ct.reference.graph_pointwise import BINARY, SLOPES, UNARY
+from cudnn_ct.reference.layers import BINARY, SLOPES, UNARY
 from cudnn_ct.shapes.graph.kinds import KINDS
 from cudnn_ct.shapes.graph.pointwise import COMPARISONS, LOGICAL
 from cudnn_ct.shapes.graph.rules import ordered

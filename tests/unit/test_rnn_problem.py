@@ -10,10 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import DirectionMode, RNNAlgo, RNNBiasMode, RNNInputMode, RNNMode
-from cudnn_ct.shapes.rnn import RNN_ALGOS, RNNSpec, rnn_parameters, rnn_spec, rnn_weight_size
-from cudnn_ct.shapes.rnn_problem import guessed_algos, rnn_problem, unfit_algo
-from cudnn_ct.shapes.rnn_weights import arrange_weights, from_torch, to_torch
-from cudnn_ct.shapes.sequences import check_rnn_operands
+from cudnn_ct.shapes.rnn import (
+    RNN_ALGOS,
+    RNNSpec,
+    arrange_weights,
+    from_torch,
+    rnn_parameters,
+    rnn_spec,
+    rnn_weight_size,
+    to_torch,
+)
+from cudnn_ct.shapes.sequences import check_rnn_operands, guessed_algos, rnn_problem, unfit_algo
 from tests.rnn_cases import rnn_specs
 
 

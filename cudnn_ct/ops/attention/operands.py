@@ -11,15 +11,16 @@ from ...array_creation import as_operand, asarray
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
 from ...shapes.attention import Band, attention_band
-from ...shapes.attention_lengths import (
+from ...shapes.attention_rules import (
+    OPTIONAL,
     check_band_of_lengths,
+    like_axes,
     longest_sequence,
     packed_lengths,
     queries_with_keys,
     sequence_lengths,
     sequence_offsets,
 )
-from ...shapes.attention_rules import OPTIONAL, like_axes
 from ...shapes.specs import TensorSpec
 from .._operands import representable, stream_of
 from .core import token_step, value_head

@@ -13,8 +13,7 @@ from ...context import Context
 from ...graph.operations import Graph, Tensor, node
 from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
 from ...plans.program import Program, Step, Steps
-from ...shapes.attention_lengths import PaddingProblem, padding_problem, sequence_lengths
-from ...shapes.attention_rules import like_axes
+from ...shapes.attention_rules import PaddingProblem, like_axes, padding_problem, sequence_lengths
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import ArrayLike, StreamLike
 from .._call import execute

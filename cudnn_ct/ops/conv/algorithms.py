@@ -28,9 +28,9 @@ from ...typing import (
 from .._documented import documented
 from .._operands import present, representable, stream_of
 from .call import CONV, ConvParams, request_of
+from .candidates import SOURCE
 from .conv import conv
 from .fused import FUSED, conv_bias_activation
-from .padded_candidates import SOURCE
 from .plan import ConvPlan, SampleOperands
 
 

@@ -16,8 +16,7 @@ from ...shapes.conv import GEOMETRY, ROLES, ConvProblem, conv_problem, conv_tran
 from ...shapes.specs import TensorSpec
 from .._keys import enum_names, freeze
 from .._operation import Operation, Select
-from .algorithm_names import named_algorithm
-from .padded_candidates import SOURCE
+from .candidates import SOURCE, named_algorithm
 
 
 class ConvParams(NamedTuple):

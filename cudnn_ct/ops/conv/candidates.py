@@ -11,33 +11,82 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ..._algorithm_names import PRODUCT, is_engine, is_product
+from ..._algorithm_names import ALGORITHMS, POLICIES, PRODUCT, NamedAlgorithm, is_engine, is_product
 from ...algo_cache import CandidateSource
 from ...autotune.request import AlgoRequest
 from ...context import Context
+from ...dtypes import DTYPES
 from ...errors import NotSupportedError
+from ...graph.engines import Engine
 from ...graph.offline import target_of
 from ...graph.operations import Graph
 from ...legal.rules import engine_rules, more_engines, warn
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Heuristic, Plan
+from ...plans.elementwise import copy_plan, fill_plan
+from ...plans.program import Step, chained
+from ...plans.tiling import sliced
 from ...plans.workspace import room_of
 from ...plans.wrappers import on_copies, scaled_after
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
+from ...shapes.specs import TensorSpec, nearest_layout
+from .._reduced_source import ReducedSource
 from . import graph, legacy
-from .algorithm_names import named_algorithm, why_not_named
-from .graph_nodes import graph_of
-from .legacy_plans import unfused_plan, why_not_unfused
-from .relayout import (
+from .graph import (
     Packing,
     engine_conversions,
     for_engines,
+    graph_of,
     layout_conversions,
     operands_of,
     relaid_out,
     with_epilogue,
 )
+from .legacy_plans import unfused_plan, why_not_unfused
+
+
+def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
+    """Return the algorithm of a name; raise ValueError if it is unknown or not for this problem."""
+    if is_engine(name):
+        return NamedAlgorithm(str(Engine.parse(name)))
+    if is_product(name):
+        return NamedAlgorithm(f"{PRODUCT}{Engine.parse(name.removeprefix(PRODUCT))}")
+    rows = ALGORITHMS[problem.direction]
+    every = dict.fromkeys(name for names in ALGORITHMS.values() for name in names)
+    own = dict.fromkeys(row.algorithm for row in rows.values())
+    # cuDNN's own names, which tables print, are not limited to the data that Theano used them for.
+    if name in own and name not in every:
+        return NamedAlgorithm(name)
+    if name not in every:
+        raise ValueError(
+            f"algo is unknown: got {name!r}, expected one of the policies {', '.join(POLICIES)}, the names "
+            f"{', '.join(every)}, the algorithms {', '.join(own)}, an engine such as 'engine 38 knobs 2=0', "
+            "or a row of conv_algorithms"
+        )
+    axes, dtype = len(problem.stride), problem.x.dtype
+    fitting = [one for one, row in rows.items() if axes in row.axes and dtype in row.dtypes]
+    if name not in fitting:
+        raise ValueError(
+            f"algo={name!r} is not for {problem.direction} of {dtype} with {axes} spatial axes; "
+            f"{', '.join(fitting)} are"
+        )
+    return rows[name]
+
+
+def why_not_named(name: str, problem: ConvProblem) -> str:
+    """Return why a named algorithm does not support the geometry of a problem; empty if it may."""
+    # cuDNN's heuristics sometimes return such an algorithm as usable.
+    window, size = problem.w.shape[2:], problem.x.shape[2:]
+    strided = any(s != 1 for s in problem.stride)
+    if name == "fft" and (strided or max(size) > 1024 or set(window) == {1}):
+        return "fft needs stride 1, at most 1024 pixels along each axis, and a window of more than one"
+    if name == "fft_tiling" and strided and problem.direction != "backward_filter":
+        return "fft_tiling needs stride 1"
+    return ""
+
+
+# --- candidates --------------------------------------------------------------------------------------------
 
 _Finder = Callable[[Any, Context], list[Candidate]]  # of engines for a problem
 ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are not timed
@@ -273,3 +322,68 @@ def _slow(rows: list[Candidate], problem: Any) -> list[Candidate]:
     names = [row.algorithm if row.backend == "unfused" else f"{row.backend} {row.algorithm}" for row in rows]
     heads = [name.partition(" knobs")[0] for name in names]
     return [row for row, head in zip(rows, heads, strict=True) if head in slow or head.startswith("legacy ")]
+
+
+# --- padding that differs between the two sides of an axis -------------------------------------------------
+# Such a problem is computed on a padded copy of the image, with padding that is even: legacy calls support
+# no other, and eight engines of cuDNN 9.19 gave wrong results or accessed memory that is not theirs.
+
+
+def with_even_padding(problem: Any) -> Any:
+    """Return the problem on a padded image, whose padding is the same on both sides of each axis.
+
+    int8 problems are returned as they are: copies support only floating-point numbers.
+    """
+    core = problem.core
+    if not core.asymmetric_padding or core.x.dtype == "int8":
+        return problem
+    sizes = [
+        n + abs(after - before) for n, (before, after) in zip(core.x.shape[2:], core.padding, strict=True)
+    ]
+    layout = nearest_layout(*(spec for spec in (core.x, core.w, core.y) if spec.layouts), core.x)
+    even = core._replace(
+        x=TensorSpec.packed((*core.x.shape[:2], *sizes), core.x.dtype, layout),
+        padding=tuple((min(pair), min(pair)) for pair in core.padding),
+    )
+    return problem._replace(conv=even) if isinstance(problem, FusedConv) else even
+
+
+def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context: Context) -> Plan:
+    even = with_even_padding(problem)
+    made = inner.plan(even, candidate, context)
+    if even is problem:
+        return made
+    x, padded = problem.core.x, even.core.x
+    inside = x._replace(strides=padded.strides)
+    strides = zip(problem.core.padding, padded.strides[2:], strict=True)
+    start = sum((before - min(before, after)) * step for (before, after), step in strides)
+    start *= DTYPES[x.dtype].itemsize
+    names = list(operands_of(problem))
+    image, copy = names.index("x"), len(names)
+    places = tuple(copy if place == image else place for place in range(len(names)))
+    if problem.core.direction == "backward_data":
+        out_of = sliced([(copy_plan(inside, x), (start, 0))])
+        steps = [Step(made, places), Step(out_of, (copy, image))]
+    else:
+        edge = fill_plan(padded, 0.0)
+        into = sliced([(copy_plan(x, inside), (0, start))])
+        steps = [Step(edge, (copy,)), Step(into, (image, copy)), Step(made, places)]
+    scaled = 0 if problem.core.direction == "backward_data" else 2
+    return chained([padded], steps, scaled, about="{}; on a padded copy of the image", main=made)
+
+
+def _with_room(row: Candidate, problem: Any) -> Candidate:
+    """Add the workspace of the padded copy."""
+    even = with_even_padding(problem)
+    return row if even is problem else row._replace(workspace=row.workspace + room_of([even.core.x]))
+
+
+class PaddedConvolutions(ReducedSource):
+    """The candidates of convolutions with any padding."""
+
+    def all_candidates(self, problem: Any, context: Context) -> list[Candidate]:
+        """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
+        return self._all(problem, CONVOLUTIONS.all_candidates(with_even_padding(problem), context))
+
+
+SOURCE = PaddedConvolutions(CONVOLUTIONS, with_even_padding, _planned, _with_room)

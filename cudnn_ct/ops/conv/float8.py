@@ -11,8 +11,8 @@ from ...graph.operations import Graph
 from ...shapes.checks import Outs, Specs
 from ...shapes.conv import GEOMETRY
 from ...shapes.epilogue import WITHOUT_AMAX
+from ...shapes.fused import Float8Conv, ScaledConvResult, float8_conv_problem
 from ...shapes.parse import as_bool
-from ...shapes.scaled_conv import Float8Conv, ScaledConvResult, float8_conv_problem
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, Padding, PerAxis, StreamLike
 from .._algo_arguments import without_factors
 from .._call import execute_as
@@ -22,7 +22,7 @@ from .._graph_source import GraphSource
 from .._operands import present
 from .._operation import Operation, Select
 from .._reduced_source import packed_source
-from .graph_nodes import as_images, geometry_of, packed_operands
+from .graph import as_images, geometry_of, packed_operands
 from .scaled import conv_scale_bias_activation, select
 
 

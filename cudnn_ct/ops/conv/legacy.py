@@ -16,8 +16,8 @@ from ...plans.base import Candidate, Plan
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import equivalent_strides
+from .graph import Packing, layout_conversions, relaid_out
 from .legacy_plans import DIRECTIONS, ConvDescriptors, ConvolutionPlan, FusedPlan, requires_ieee
-from .relayout import Packing, layout_conversions, relaid_out
 
 _IN_ONE_CALL = ("relu", "identity")  # activations of cudnnConvolutionBiasActivationForward
 

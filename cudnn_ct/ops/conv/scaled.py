@@ -11,7 +11,7 @@ from ...errors import NotSupportedError
 from ...graph.operations import Graph
 from ...plans.wrappers import zero_results
 from ...shapes.checks import Outs, Specs
-from ...shapes.scaled_conv import ScaledConv, scaled_conv_problem
+from ...shapes.fused import ScaledConv, scaled_conv_problem
 from ...typing import Algo, ArrayLike, FusedActivation, Padding, PerAxis, Precision, StreamLike
 from .._algo_arguments import select_engine, without_factors
 from .._call import execute
@@ -23,7 +23,7 @@ from .._operation import Operation, Select
 from .._reduced_source import packed_source
 from .call import conv_of
 from .fused import conv_bias_activation
-from .graph_nodes import activation_step, as_images, geometry_of, packed_operands
+from .graph import activation_step, as_images, geometry_of, packed_operands
 
 
 @documented(conv_bias_activation)

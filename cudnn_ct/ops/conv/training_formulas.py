@@ -12,8 +12,8 @@ from ...shapes.specs import TensorSpec, equivalent_strides
 from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGradient
 from .._algo_arguments import AlgoArguments
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
-from .padded_candidates import SOURCE
-from .relayout import operands_of
+from .candidates import SOURCE
+from .graph import operands_of
 
 
 def finalize_by_formulas(problem: BatchNormFinalize, context: Context) -> Program | None:

@@ -8,7 +8,7 @@ from .._definition import Definition, defines
 from .._graph_source import GraphSource
 from .._reduced_source import packed_source
 from ..graph.tensors import GraphTensor
-from .graph_nodes import as_images, geometry_of, packed_operands
+from .graph import as_images, geometry_of, packed_operands
 
 
 @defines

@@ -8,13 +8,11 @@ from ...array import DeviceArray
 from ...shapes.graph.problem import GraphProblem
 from ...typing import Algo, StreamLike
 from .._algo_arguments import AlgoArguments
-from .activations import ActivationMethods
-from .arithmetic import ArithmeticMethods
+from .arithmetic import ActivationMethods, ArithmeticMethods
 from .attention import AttentionMethods
 from .built import BuiltGraph
 from .moving import MovingMethods
-from .norms import NormMethods
-from .products import ProductMethods
+from .products import NormMethods, ProductMethods
 from .tensors import GraphTensor
 
 

@@ -11,8 +11,7 @@ from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource, packed_source
 from ..attention.source import SOURCE as ATTENTION
 from .attention_problem import GraphAttention, attention_of
-from .copies import with_copies
-from .lower import REWRITES, lowered
+from .lower import REWRITES, lowered, with_copies
 
 ENGINES = packed_source(GraphSource(lowered, handled=REWRITES), with_copies)
 

@@ -23,8 +23,16 @@ from ...legal.rules import rejection_of
 from ...plans.base import Candidate, Heuristic, Plan, SelectedPlan
 from ...shapes.checks import one_dtype, result_spec
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_parameters, rnn_weight_size
-from ...shapes.rnn_problem import RNNProblem, RNNStep, guessed_algos, rnn_problem, unfit_algo
-from ...shapes.sequences import check_rnn_operands, check_states, packed_for_cudnn
+from ...shapes.sequences import (
+    RNNProblem,
+    RNNStep,
+    check_rnn_operands,
+    check_states,
+    guessed_algos,
+    packed_for_cudnn,
+    rnn_problem,
+    unfit_algo,
+)
 from ...shapes.specs import TensorSpec
 from .._operation import CallSignature, Operation, Select
 from .._state import OwnedCache

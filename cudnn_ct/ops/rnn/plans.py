@@ -17,7 +17,7 @@ from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.program import NO_STEP, Step, chained
 from ...plans.wrappers import on_copies, zero_or_scale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_weight_size
-from ...shapes.rnn_problem import RNNDataSpec, RNNStep
+from ...shapes.sequences import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
 from .._sequences import DeviceInts, plan_for_sequences
 

@@ -10,8 +10,16 @@ from ...array_creation import NO_NUMBERS, as_operand
 from ...cuda import stream as streams
 from ...dtypes import DTYPES
 from ...shapes.parse import as_int
-from ...shapes.rnn import RNNParameter, RNNSpec, rnn_parameters, rnn_weight_size
-from ...shapes.rnn_weights import arrange_weights, from_torch, to_torch, with_prefix
+from ...shapes.rnn import (
+    RNNParameter,
+    RNNSpec,
+    arrange_weights,
+    from_torch,
+    rnn_parameters,
+    rnn_weight_size,
+    to_torch,
+    with_prefix,
+)
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, StreamLike
 from .._documented import documented

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from .attention import ATTENTION
-from .matrices import MATRICES
+from .matrices import ATTENTION, MATRICES, NORMS
 from .moving import MOVING
-from .norms import NORMS
 from .pointwise import POINTWISE
 from .rules import Kind
 from .windows import WINDOWS

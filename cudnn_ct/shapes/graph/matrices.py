@@ -1,11 +1,13 @@
-"""Rules of matrix products, reductions and statistics."""
+"""Rules of matrix products, reductions, statistics, normalisations, attention and its parts."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..attention_rules import check_bias
 from ..checks import expect_dtype, expect_rank, expect_shape, some_axes
-from ..specs import Shape
+from ..parse import as_choice
+from ..specs import Shape, TensorSpec
 from .rules import Kind, Result, Specs, broadcast, described
 
 
@@ -127,5 +129,235 @@ MATRICES = {
         _moe_grouped_matmul,
         "math_prec",
         "9.15",
+    ),
+}
+
+
+# --- normalisations ----------------------------------------------------------------------------------------
+
+NORM_MODES = ("layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm")
+
+
+def normalized_axes(mode: str, x: Shape, scale: Shape, axes: Any = None) -> Shape:
+    """Return the axes over which a mode takes its statistics.
+
+    Layer and RMS norm take the axes along which ``scale`` varies, adaptive layer norm the last one, instance
+    norm the spatial axes, and batch norm these and the batch.
+    """
+    given = None if axes is None else tuple(sorted(some_axes(axes, len(x), "axes")))
+    if mode in ("instance_norm", "group_norm", "batch_norm"):
+        own = (*((0,) if mode == "batch_norm" else ()), *range(2, len(x)))
+        if given not in (None, own):
+            raise ValueError(f"axes are not those of {mode}: got {given}, expected {own}")
+        return own
+    if given is not None:
+        return given
+    if mode == "ada_layer_norm":
+        return (len(x) - 1,)
+    aligned = (1,) * (len(x) - len(scale)) + scale
+    return tuple(axis for axis, length in enumerate(aligned) if length != 1) or (len(x) - 1,)
+
+
+def _norm_forward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    x, scale = specs["x"], specs["scale"]
+    mode, phase = _checked(specs, attributes)
+    if "bias" in specs:
+        expect_shape(specs["bias"], "bias", scale.shape)
+    axes = normalized_axes(mode, x.shape, scale.shape, attributes.pop("axes", None))
+    attributes["normalized"] = axes
+    stats = Result(_kept(x.shape, axes), "float32", x, "float32")
+    results = {"y": Result(x.shape, like=x)}
+    if phase == "training":
+        if mode != "rms_norm":
+            results["mean"] = stats
+        results["inv_variance"] = stats
+    elif mode in ("batch_norm", "instance_norm"):
+        for name in ("mean", "inv_variance"):
+            if name in specs:
+                expect_shape(specs[name], name, stats.shape)
+    if "running_mean" in specs:
+        for name in ("running_mean", "running_var"):
+            expect_shape(specs[name], name, scale.shape)
+        running = Result(scale.shape, "float32", scale, "float32")
+        results |= {"next_running_mean": running, "next_running_var": running}
+    return results
+
+
+def _norm_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    x, scale = specs["x"], specs["scale"]
+    mode, _ = _checked(specs, attributes)
+    attributes.pop("phase", None)
+    expect_shape(specs["dy"], "dy", x.shape)
+    axes = normalized_axes(mode, x.shape, scale.shape, attributes.pop("axes", None))
+    attributes["normalized"] = axes
+    for name in ("mean", "inv_variance"):
+        if name in specs:
+            expect_shape(specs[name], name, _kept(x.shape, axes))
+    of_scale = Result(scale.shape, "float32", scale, "float32")
+    results = {"dx": Result(x.shape, like=x), "dscale": of_scale}
+    if mode != "rms_norm" or attributes.pop("bias_gradient", False):
+        results["dbias"] = of_scale
+    attributes.pop("bias_gradient", None)
+    return results
+
+
+def _checked(specs: Specs, attributes: dict[str, Any]) -> tuple[str, str]:
+    """Check the mode, the phase and the shape of the scale."""
+    x, scale = specs["x"], specs["scale"]
+    mode = as_choice(attributes["mode"], NORM_MODES, "mode")
+    phase = as_choice(attributes.get("phase", "training"), ("inference", "training"), "phase")
+    if len(x.shape) < 2:
+        raise ValueError(f"x has the wrong rank: got shape {x.shape}, expected at least 2 axes")
+    if mode in ("instance_norm", "batch_norm", "group_norm"):
+        expected = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+        expect_shape(scale, "scale", expected)
+    else:
+        _expect_broadcastable(scale, x)
+    return mode, phase
+
+
+def _expect_broadcastable(scale: TensorSpec, x: TensorSpec) -> None:
+    aligned = (1,) * (len(x.shape) - len(scale.shape)) + scale.shape
+    if len(scale.shape) > len(x.shape) or any(
+        length not in (1, own) for length, own in zip(aligned, x.shape, strict=True)
+    ):
+        raise ValueError(f"scale does not broadcast: got {scale.shape}, expected 1 or lengths of {x.shape}")
+
+
+def _kept(shape: Shape, axes: Shape) -> Shape:
+    return tuple(1 if axis in axes else length for axis, length in enumerate(shape))
+
+
+_STATISTICS = {"mean": "mean_desc", "inv_variance": "inv_variance_desc"}
+
+NORMS = {
+    "norm_forward": Kind(
+        "norm_forward",
+        {
+            "x": "xdesc",
+            "scale": "scale_desc",
+            "bias": "bias_desc",
+            "epsilon": "epsilon_desc",
+            "running_mean": "input_running_mean_desc",
+            "running_var": "input_running_var_desc",
+            "exp_average_factor": "exp_avg_factor_desc",
+            **_STATISTICS,
+        },
+        {
+            "y": "ydesc",
+            "next_running_mean": "output_running_mean_desc",
+            "next_running_var": "output_running_var_desc",
+            **_STATISTICS,
+        },
+        _norm_forward,
+    ),
+    "norm_backward": Kind(
+        "norm_backward",
+        {"x": "xdesc", "dy": "dydesc", "scale": "scale_desc", "epsilon": "epsilon_desc", **_STATISTICS},
+        {"dx": "dxdesc", "dscale": "dscale_desc", "dbias": "dbias_desc"},
+        _norm_backward,
+    ),
+}
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+
+def _sdpa(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    shape, q = _attended(specs), specs["q"]
+    results = {"o": Result(shape, like=q, stored=q.dtype)}
+    if attributes.pop("stats", False):
+        results["stats"] = Result((*shape[:3], 1), "float32", stored="float32")
+    return results
+
+
+def _sdpa_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    shape = _attended(specs)
+    for name in ("o", "do"):
+        expect_shape(specs[name], name, shape)
+    expect_shape(specs["stats"], "stats", (*shape[:3], 1))
+    expect_dtype(specs["stats"], "stats", "float32")
+    names = ["q", "k", "v"]
+    if attributes.pop("dbias"):
+        if "bias" not in specs:
+            raise ValueError("dbias=True needs a bias: got bias=None")
+        names.append("bias")
+    return {
+        f"d{name}": Result(specs[name].shape, like=specs[name], stored=specs[name].dtype) for name in names
+    }
+
+
+def _attended(specs: Specs) -> Shape:
+    """Check the operands of attention and return the shape (B, H, Sq, Dv) of its result."""
+    q, k, v = (specs[name] for name in "qkv")
+    for name in "qkv":
+        expect_rank(specs[name], name, 4)
+    batch, heads, queries, depth = q.shape
+    blocks, kv_heads, keys, _ = k.shape
+    tables = [specs[name] for name in ("page_table_k", "page_table_v") if name in specs]
+    if not tables and blocks != batch:
+        raise ValueError(f"k has the wrong batch: got {k.shape}, expected {batch} as in q")
+    if k.shape[3] != depth:
+        raise ValueError(f"k has the wrong depth: got {k.shape} with {k.shape[3]}, expected {depth} as in q")
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"k has {kv_heads} heads: expected a divisor of the {heads} heads of q {q.shape}")
+    expect_shape(v, "v", (*k.shape[:3], v.shape[3]))
+    for name, table in zip(("page_table_k", "page_table_v"), tables, strict=False):
+        expect_rank(table, name, 4)
+        expect_shape(table, name, (batch, 1, tables[0].shape[2], 1))
+        expect_dtype(table, name, "int32")
+    keys *= tables[0].shape[2] if tables else 1
+    for name in ("seq_len_q", "seq_len_kv"):
+        if name in specs:
+            expect_shape(specs[name], name, (batch, 1, 1, 1))
+            expect_dtype(specs[name], name, "int32")
+    if "bias" in specs:
+        check_bias(specs["bias"], (q.dtype,), (batch, heads, queries, keys))
+    return (batch, heads, queries, v.shape[3])
+
+
+def _band_mask(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
+    expect_rank(specs["x"], "x", 4)
+    return {"y": Result(specs["x"].shape, like=specs["x"])}
+
+
+def _softmax(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    x = specs["x"]
+    expect_rank(x, "x", 4)
+    results = {"y": Result(x.shape, like=x)}
+    if attributes.pop("stats", False):
+        results["stats"] = Result((*x.shape[:3], 1), "float32", stored="float32")
+    return results
+
+
+def _rope(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    (name,) = {"x", "dy"} & set(specs)
+    x, freqs = specs[name], specs["freqs"]
+    expect_rank(x, name, 4)
+    width = attributes.get("rope_dim") or x.shape[3]
+    if not 0 < width <= x.shape[3] or width % 2:
+        raise ValueError(f"rope_dim is invalid: got {width}, expected an even number up to {x.shape[3]}")
+    expect_shape(freqs, "freqs", (x.shape[2], 1, 1, width))
+    return {"y" if name == "x" else "dx": Result(x.shape, like=x)}
+
+
+_SEQUENCES = {"seq_len_q": "seq_len_qdesc", "seq_len_kv": "seq_len_kvdesc"}
+_BOUNDS = {"left_bound": "left_bound_desc", "shift_right_bound": "shift_right_bound_desc", "fill": "bdesc"}
+
+ATTENTION = {
+    # They have no node of their own: `ops.graph.attention_problem` describes the operations of cuDNN.
+    "sdpa": Kind("", {}, {}, _sdpa, since="9.10.2"),
+    "sdpa_backward": Kind("", {}, {}, _sdpa_backward, since="9.10.2"),
+    "diagonal_band_mask": Kind(
+        "diagonal_band_mask",
+        {"x": "xdesc", **_BOUNDS, **_SEQUENCES},
+        {"y": "ydesc"},
+        _band_mask,
+        since="9.20",
+    ),
+    "softmax": Kind("softmax", {"x": "xdesc"}, {"y": "ydesc", "stats": "stats_desc"}, _softmax, since="9.20"),
+    "rope": Kind("rope_forward", {"x": "xdesc", "freqs": "freqsdesc"}, {"y": "ydesc"}, _rope, since="9.24"),
+    "rope_backward": Kind(
+        "rope_backward", {"dy": "dydesc", "freqs": "freqsdesc"}, {"dx": "dxdesc"}, _rope, since="9.25"
     ),
 }

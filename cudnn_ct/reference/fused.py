@@ -1,4 +1,4 @@
-"""Convolutions with the operations around them that cuDNN fuses."""
+"""Products of matrices and convolutions, with the operations around them that cuDNN fuses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,19 @@ from ..dtypes import as_dtype
 from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
 from ..shapes.epilogue import WITHOUT_AMAX
+from ..shapes.fused import Float8Conv, ScaledConvResult, float8_conv_problem, scaled_conv_problem
 from ..shapes.layer import results_of
-from ..shapes.scaled_conv import ScaledConvResult, float8_conv_problem, scaled_conv_problem
+from ..shapes.matmul import (
+    WITHOUT_DBIAS,
+    MatmulGradients,
+    MatmulProblem,
+    ScaledMatmulResult,
+    check_gradient,
+    matmul_problem,
+    scaled_matmul_problem,
+)
+from ..shapes.parse import as_float
+from ..shapes.specs import TensorSpec
 from ..shapes.training_fusions import (
     BatchNormFinalizeResult,
     ConvBatchNormGradients,
@@ -28,6 +39,8 @@ from ._cast import (
     Array,
     Float64,
     Outs,
+    R,
+    Result,
     deliver,
     deliver_each,
     given_out,
@@ -35,12 +48,120 @@ from ._cast import (
     present,
     required,
     round_once,
+    summed_to,
     wide,
 )
 from .conv import conv, conv_backward_data, conv_backward_filter
 from .graph_nodes import bn_backward_weights, bn_finalize
 from .layers import CURVES, activated
-from .matmul import deliver_with_amax
+
+
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    b_scale: ArrayLike | None = None,
+    activation: MatmulActivation | None = None,
+    alpha: float = 1,
+    out_dtype: DTypeLike | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Compute ``act(alpha * (a @ b) + bias + residual)``. See :func:`cudnn_ct.matmul`."""
+    arrays = required(a=a, b=b) | present(bias=bias, residual=residual, b_scale=b_scale)
+    outs = (None if out is None else packed_spec(given_out(out)),)
+    problem = matmul_problem(_specs(arrays), outs, activation, alpha, None, out_dtype)
+    values = _product(problem, arrays)
+    return deliver(values, as_dtype(problem.y.dtype).numpy, 1, 0, out)
+
+
+def scaled_matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    descale_a: ArrayLike | None = None,
+    descale_b: ArrayLike | None = None,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    activation: MatmulActivation | None = None,
+    amax: bool = False,
+    out_dtype: DTypeLike | None = None,
+    out: Outs | None = None,
+) -> ScaledMatmulResult[Array]:
+    """Compute a product of float8 matrices with scales. See :func:`cudnn_ct.scaled_matmul`."""
+    factors = {"descale_a": descale_a, "descale_b": descale_b, "scale": scale}
+    arrays = required(a=a, b=b) | present(bias=bias, residual=residual, **factors)
+    slots = result_slots(out, ("y", "amax"), absent="" if amax else WITHOUT_AMAX)
+    outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
+    problem = scaled_matmul_problem(_specs(arrays), outs, activation, out_dtype)
+    values = _product(problem, arrays)
+    return _deliver_with_amax(ScaledMatmulResult[Array], values, problem, arrays.get("scale"), out)
+
+
+def _deliver_with_amax(kind: type[R], values: Float64, problem: Any, scale: Array | None, out: Any) -> R:
+    """Deliver the scaled values and, if the problem has it, their largest magnitude before the scale."""
+    largest = np.full(1, np.abs(values).max(initial=0))
+    if scale is not None:
+        values = values * wide(scale).reshape(())
+    results: list[Result] = [(values, as_dtype(problem.y.dtype).numpy)]
+    if problem.amax:
+        results.append((largest, np.dtype(np.float32)))
+    return deliver_each(kind, results, 1, 0, out, absent="" if problem.amax else WITHOUT_AMAX)
+
+
+# Infinities and NaN are valid data.
+@np.errstate(all="ignore")
+def matmul_backward(
+    dy: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    alpha: float = 1,
+    bias_gradient: bool = False,
+    out: Outs | None = None,
+) -> MatmulGradients[Array]:
+    """Compute ``alpha * dy @ b.T`` and ``alpha * a.T @ dy``. See :func:`cudnn_ct.matmul_backward`."""
+    arrays = required(dy=dy, a=a, b=b)
+    dtype, alpha = arrays["a"].dtype, as_float(alpha, "alpha")
+    check_gradient(_specs(arrays), bias_gradient)
+    left, right, gradient = (wide(arrays[name]) for name in ("a", "b", "dy"))
+    if right.ndim == 1:
+        right, gradient = right[:, None], gradient[..., None]
+    if left.ndim == 1:
+        left, gradient = left[None], np.expand_dims(gradient, -2)
+    da = alpha * summed_to(gradient @ right.swapaxes(-1, -2), left.shape).reshape(arrays["a"].shape)
+    db = alpha * summed_to(left.swapaxes(-1, -2) @ gradient, right.shape).reshape(arrays["b"].shape)
+    results = [(da, dtype), (db, dtype)]
+    if bias_gradient:
+        results.append((wide(arrays["dy"]).reshape(-1, arrays["dy"].shape[-1]).sum(0), dtype))
+    absent = "" if bias_gradient else WITHOUT_DBIAS
+    return deliver_each(MatmulGradients[Array], results, 1, 0, out, absent=absent)
+
+
+@np.errstate(all="ignore")
+def _product(problem: MatmulProblem, arrays: dict[str, Array]) -> Float64:
+    """Return the result in float64, before ``scale``."""
+    return _finished(problem, np.asarray(wide(arrays["a"]) @ wide(arrays["b"])) * problem.alpha, arrays)
+
+
+def _finished(problem: MatmulProblem | Float8Conv, y: Float64, arrays: dict[str, Array]) -> Float64:
+    """Return ``act(factors * y + bias + residual)``."""
+    for name in ("b_scale", "descale_a", "descale_b", "descale_x", "descale_w"):
+        if name in arrays:
+            y = y * wide(arrays[name]).reshape(-1 if arrays[name].size > 1 else ())
+    for name in ("bias", "residual"):
+        if name in arrays:
+            y = y + wide(arrays[name])
+    return activated(y, problem.activation)
+
+
+def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
+    return {name: packed_spec(array) for name, array in arrays.items()}
+
+
+# --- convolutions ------------------------------------------------------------------------------------------
 
 
 # Infinities and NaN are valid data.
@@ -66,7 +187,7 @@ def conv_scale_bias_activation(
     if more or unknown or x is UNSET or w is UNSET or scale is UNSET or bias is UNSET:
         return corrected(conv_scale_bias_activation, locals())
     arrays = required(x=x, w=w, scale=scale, bias=bias) | present(residual=residual)
-    specs = {name: packed_spec(array) for name, array in arrays.items()}
+    specs = _specs(arrays)
     geometry: dict[str, Any] = {
         "padding": padding, "stride": stride, "dilation": dilation, "groups": groups,
     }  # fmt: skip
@@ -104,19 +225,16 @@ def scaled_conv(
     arrays = required(x=x, w=w) | optional
     slots = result_slots(out, ScaledConvResult._fields, absent="" if amax else WITHOUT_AMAX)
     outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
-    specs = {name: packed_spec(array) for name, array in arrays.items()}
+    specs = _specs(arrays)
     geometry: dict[str, Any] = {
         "padding": padding, "stride": stride, "dilation": dilation, "groups": groups,
     }  # fmt: skip
     problem = float8_conv_problem(specs, outs, activation, out_dtype, **geometry)
     values = conv(wide(arrays["x"]), wide(arrays["w"]), **geometry)
-    for name in ("descale_x", "descale_w"):
-        if name in arrays:
-            values = values * wide(arrays[name]).reshape(())
     if bias is not None:
-        values = values + _per_channel(arrays["bias"], values)
-    values = activated(values, problem.activation)
-    return deliver_with_amax(ScaledConvResult[Array], values, problem, arrays.get("scale"), out)
+        arrays["bias"] = _per_channel(arrays["bias"], values)
+    values = _finished(problem, values, arrays)
+    return _deliver_with_amax(ScaledConvResult[Array], values, problem, arrays.get("scale"), out)
 
 
 @np.errstate(all="ignore")
@@ -133,7 +251,7 @@ def conv_batch_norm_statistics(
 ) -> ConvStatisticsResult[Array]:
     """Compute a convolution and its sums. See :func:`cudnn_ct.conv_batch_norm_statistics`."""
     arrays = required(x=x, w=w) | present(scale=scale, bias=bias)
-    specs = {name: packed_spec(array) for name, array in arrays.items()}
+    specs = _specs(arrays)
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
     statistics_problem(conv_problem("forward", specs["x"], specs["w"], **geometry), specs, (None,) * 3)
     data = wide(arrays["x"]) if scale is None else _scaled_relu(arrays)
@@ -161,7 +279,7 @@ def batch_norm_finalize(
     """Compute statistics from sums. See :func:`cudnn_ct.batch_norm_finalize`."""
     running = {"running_mean": running_mean, "running_var": running_var}
     arrays = required(sums=sums, square_sums=square_sums, scale=scale, bias=bias, **running)
-    specs = {name: packed_spec(array) for name, array in arrays.items()}
+    specs = _specs(arrays)
     problem = finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
     values: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}
     values |= {
@@ -195,7 +313,7 @@ def conv_backward_data_relu_batch_norm(
 ) -> ConvBatchNormGradients[Array]:
     """Compute gradients before a relu. See :func:`cudnn_ct.conv_backward_data_relu_batch_norm`."""
     arrays = required(dy=dy, w=w, x=x, mean=mean, invstd=invstd, scale=scale, bias=bias)
-    specs = {name: packed_spec(array) for name, array in arrays.items()}
+    specs = _specs(arrays)
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
     shape = arrays["x"].shape
     of_conv = conv_problem("backward_data", specs["dy"], specs["w"], shape=shape, **geometry)
@@ -228,7 +346,7 @@ def conv_backward_filter_scale_bias_relu(
 ) -> Array:
     """Compute the gradient of a filter. See :func:`cudnn_ct.conv_backward_filter_scale_bias_relu`."""
     arrays = required(dy=dy, x=x, scale=scale, bias=bias)
-    specs = {name: packed_spec(array) for name, array in arrays.items()}
+    specs = _specs(arrays)
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
     filter_gradient(
         conv_problem("backward_filter", specs["dy"], specs["x"], shape=w_shape, **geometry), specs
