@@ -104,6 +104,15 @@ def open_nvrtc(installation: Installation, majors: Iterable[int]) -> tuple[str, 
     return tuple(opened)
 
 
+def loaded_cublaslt(cuda: int) -> Lookup | None:
+    """Return the look-up of functions of the libcublasLt that cuDNN uses; None if none is loaded."""
+    try:  # by name, as cuDNN does: a second copy would be another library
+        library = ctypes.CDLL(f"libcublasLt.so.{cuda}", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return None
+    return lambda name: getattr(library, name, None)
+
+
 def find_nvrtc(installation: Installation, cuda: int) -> str:
     """Return the path of the libnvrtc that compiles kernels; empty if it was not found."""
     return str(find_of_cuda("libnvrtc", cuda, installation).path or "")

@@ -291,7 +291,7 @@ class Selection(SelectedPlan):
         recording.begin_choice()
         plan = self._source.plan(self.problem, row, context)
         exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
-        if self._decision.request.deterministic and row.backend in ("graph", "product") and not exceeded:
+        if self._decision.request.deterministic and row.backend in MEASURED and not exceeded:
             from .certify.determinism import why_varying  # only for calls that ask for it
 
             engine = row.algorithm if row.backend == "graph" else f"{row.backend} {row.algorithm}"
@@ -320,6 +320,7 @@ class Selection(SelectedPlan):
             warn_caller(f"{short}; {row} ran instead")
 
 
+MEASURED = ("graph", "product", "cublaslt")  # backends whose bits are measured
 # The plan of a selection before its first run, which times the candidates.
 _NOT_TIMED = NotChosen("the first call times the candidates")
 

@@ -37,7 +37,7 @@ class CudnnError(RuntimeError):
     Attributes
     ----------
     status : int or None
-        cuDNN's status code, if a C call failed.
+        cuDNN's status code, if one of its C calls failed.
     function : str or None
         The C function that failed.
     detail : str

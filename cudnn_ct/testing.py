@@ -21,6 +21,7 @@ from .cuda import stream as streams
 from .graph import plan_store
 from .legal import rules
 from .ops import _replay
+from .ops.matmul import cublaslt
 
 __all__ = [
     "CacheSize",
@@ -57,6 +58,7 @@ def reset() -> None:
     plan_store._STORES.clear()
     launch_log._history.clear()
     context._forget()
+    cublaslt.forget()
     context._pinned.clear()
     descriptors._cached.cache_clear()
     streams._known.clear()

@@ -125,4 +125,6 @@ def large_workspaces_last(rows: Sequence[Candidate]) -> list[Candidate]:
 def engine_of(row: Candidate) -> benchmark.EngineGroup:
     """Return the group of a candidate; compiled engines are a group, often good if others are not."""
     engine = f"{row.backend} {row.algorithm}".partition(" knobs")[0]
+    if row.backend == "cublaslt":  # variants of one library, which have one vote on results
+        engine = row.backend
     return benchmark.EngineGroup("compiled" if row.compiled else row.backend, engine)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from .._algorithm_names import is_engine
 from .._config import config
 from ..errors import format_version, warn_caller
 from ..facts import Fact, FactsError, Target, facts, ignores, user_facts
@@ -34,7 +35,11 @@ def rules_of_subjects(subjects: tuple[Subject, ...], target: Target) -> EngineRu
     return EngineRules(
         rejections=tuple(_rejections(subjects, target)),
         last=tuple(Engine.parse(one.engine).number for one in _named("last", subjects, target)),
-        first=tuple(_named("first", products, target._replace(capability=None))),
+        first=tuple(
+            one
+            for one in _named("first", products, target._replace(capability=None))
+            if is_engine(one.engine)
+        ),
         unordered=any(_holding("unordered", subjects, target)),
     )
 
@@ -82,6 +87,12 @@ def more_engines_of(problem: Any) -> tuple[str, ...]:
     """Return the same for a problem of one subject."""
     (subject,) = subjects_of(problem)
     return more_engines(subject, target_of(None))
+
+
+def others_first(problem: Any, target: Target) -> tuple[str, ...]:
+    """Return names of algorithms of other libraries that are tried before engines for a product."""
+    named = _named("first", subjects_of(problem), target)
+    return tuple(one.engine for one in named if not is_engine(one.engine))
 
 
 def rejection_of(problem: Any, algorithm: str, target: Target) -> str:

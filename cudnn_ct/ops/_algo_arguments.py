@@ -25,14 +25,20 @@ class AlgoArguments(NamedTuple):
     deterministic: Any
     workspace_limit: Any
 
-    def request(self, problem: Problem, strict: Any = False, dynamic_shapes: Any = None) -> AlgoRequest:
-        """Return the request for an algorithm of a problem."""
+    def request(
+        self,
+        problem: Problem,
+        strict: Any = False,
+        dynamic_shapes: Any = None,
+        check_name: Callable[[str], object] = check_engine_name,
+    ) -> AlgoRequest:
+        """Return the request for an algorithm of a problem; ``check_name`` rejects other names."""
         given = (config.deterministic, config.workspace_limit)
         deterministic, limit = (
             setting if argument is None else argument
             for argument, setting in zip(self[1:], given, strict=True)
         )
-        return request(self._algo, deterministic, limit, strict, problem, check_engine_name, dynamic_shapes)
+        return request(self._algo, deterministic, limit, strict, problem, check_name, dynamic_shapes)
 
     @property
     def _algo(self) -> Any:
@@ -50,13 +56,14 @@ def select_engine(
     empty: Plan | None = None,
     *,
     replaced: bool = False,
+    check_name: Callable[[str], object] = check_engine_name,
 ) -> Select:
     """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`.
 
     ``empty`` is the plan of a problem that needs no engine. With ``replaced``, other implementations replace
-    engines that this cuDNN lacks.
+    engines that this cuDNN lacks. ``check_name`` rejects names of other algorithms.
     """
-    wanted = AlgoArguments(*params[-3:]).request(problem)
+    wanted = AlgoArguments(*params[-3:]).request(problem, check_name=check_name)
     if empty is not None:
         return lambda _: SelectedPlan(empty)
 

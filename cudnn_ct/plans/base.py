@@ -18,11 +18,12 @@ class Candidate(NamedTuple):
 
     Attributes
     ----------
-    backend : {"legacy", "graph", "unfused", "product"}
+    backend : {"legacy", "graph", "unfused", "product", "cublaslt"}
         ``"unfused"`` is a convolution followed by calls that add and activate, ``"product"`` a graph with a
-        product of matrices in place of a convolution with windows of one pixel.
+        product of matrices in place of a convolution with windows of one pixel, ``"cublaslt"`` cuBLASLt.
     algorithm : str
-        A legacy algorithm, or an engine with its knobs; for ``"unfused"``, those of the convolution.
+        A legacy algorithm, or an engine with its knobs; for ``"unfused"``, those of the convolution; for
+        ``"cublaslt"``, its place in the heuristics, the version and the words of the algorithm.
     math : str
         The arithmetic that it uses.
     workspace : int

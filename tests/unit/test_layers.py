@@ -33,7 +33,7 @@ LEVELS = (
     ),
     (
         *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation", "_gpus"),
-        *("_dlopen", "_lib", "facts", "_info", "preloading", "_cache_files"),
+        *("_dlopen", "_lib", "_cublaslt", "facts", "_info", "preloading", "_cache_files"),
     ),
     (
         *("cuda", "array", "array_shapes", "array_creation", "raw_memory", "descriptors"),

@@ -18,6 +18,7 @@ from .._call import execute
 from .._documented import documented
 from .._operands import present
 from .._operation import Operation, Select
+from .cublaslt import check_name
 from .source import source_of
 
 
@@ -69,7 +70,7 @@ def matmul(
         How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
         call, ``"online"`` one of them after each later call.
-        ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
+        ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine, ``"cublaslt 0"`` an algorithm of cuBLASLt.
 
     Returns
     -------
@@ -84,7 +85,8 @@ def matmul(
     Notes
     -----
     A graph, ``cudnnBackendExecute``. All engines for matrices use tensor cores. float64 and IEEE float32 are
-    computed by 1 x 1 convolutions, followed by ``cudnnAddTensor`` and ``cudnnActivationForward``.
+    computed by 1 x 1 convolutions, followed by ``cudnnAddTensor`` and ``cudnnActivationForward``. A full
+    cuDNN also has algorithms of cuBLASLt, ``cublasLtMatmul``.
 
     Examples
     --------
@@ -109,7 +111,7 @@ def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> MatmulPro
 def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
     """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
     empty = None if problem.y.size and problem.terms else zero_results(results_of(problem))
-    selected = select_engine(problem, params, source_of(problem), empty)
+    selected = select_engine(problem, params, source_of(problem), empty, check_name=check_name)
     if empty and problem.y.size and problem._replace(alpha=1.0).has_epilogue:
         raise NotSupportedError(
             f"the sums of a {problem.a} and b {problem.b} have no terms, and are not combined with a "

@@ -1,4 +1,4 @@
-"""Candidates for products of matrices: engines of graphs, or 1 x 1 convolutions without tensor cores."""
+"""Candidates for products of matrices: engines of graphs or, without tensor cores, convolutions; cuBLASLt."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .._definition import Definition, defines, graph_with_epilogue
 from .._elementwise_graph import cast_by_graph
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource, packed_source
+from .cublaslt import with_cublaslt
 from .views import packed_operands, slices_of
 
 # --- the graph of a product of matrices of three axes, with its epilogue as pointwise nodes ----------------
@@ -80,7 +81,9 @@ def _sliced(cores: CandidateSource) -> ReducedSource:
     return ReducedSource(cores, lambda problem: slices_of(problem).core, planned, comparable=False)
 
 
-TENSOR_CORES = packed_source(_sliced(GraphSource(matmul_graph)), packed_operands, more_engines_of)
+_ENGINES = GraphSource(matmul_graph)
+TENSOR_CORES = packed_source(_sliced(_ENGINES), packed_operands, more_engines_of)
+_PRODUCTS = packed_source(_sliced(with_cublaslt(_ENGINES)), packed_operands, more_engines_of)
 
 
 def source_of(problem: MatmulProblem) -> CandidateSource:
@@ -88,7 +91,7 @@ def source_of(problem: MatmulProblem) -> CandidateSource:
     if problem.b_scale and not in_words(problem.b):
         return converted_weights(TENSOR_CORES)
     if problem.tensor_cores or problem.compute == "int32":
-        return TENSOR_CORES
+        return _PRODUCTS
     from .as_conv import AS_CONVOLUTION  # with the convolutions, which half precision does not need
 
-    return packed_source(_sliced(AS_CONVOLUTION), packed_operands)
+    return packed_source(_sliced(with_cublaslt(AS_CONVOLUTION)), packed_operands)
