@@ -12,7 +12,7 @@ from torch import Tensor
 from .leaving import HALF, same_dtype, unless
 from .products import attention
 
-__all__ = ["AGAIN", "RULES", "SHORT_ON_THE_GPU", "Attend", "why_left"]
+__all__ = ["AGAIN", "RULES", "Attend"]
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention to keys and values, shape (N, heads, S, E)."""
@@ -196,18 +196,6 @@ RULES: dict[Any, tuple[str, Callable[..., Any]]] = {
     torch._native_multi_head_attention: ("attention", _native_multi_head_attention),
     torch._transformer_encoder_layer_fwd: ("attention", _encoder_layer),
 }
-
-# Products of a projection of (N, S, E) by E x E weights. Below it the GPU waits for the host: the operators
-# call several functions, which take 2.2 times as long on the host as torch's one (H200, torch 2.11).
-SHORT_ON_THE_GPU = 2**31
-
-
-def why_left(function: Any, values: Sequence[Any]) -> str:
-    """Return why torch computes a call on a CUDA tensor sooner; empty if it does not."""
-    x = values[0]
-    short = function in AGAIN and x.dim() == 3 and x.numel() * x.shape[2] < SHORT_ON_THE_GPU
-    return "torch's one function takes less time on the host" if short else ""
-
 
 AGAIN: dict[Any, Callable[[Sequence[Any], Attend], Any]] = {
     torch._native_multi_head_attention: _native_again,

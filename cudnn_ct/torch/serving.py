@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from .._config import config
 from ..errors import NotSupportedError
 from ..shapes.specs import UNALIGNED
-from .attention_rules import AGAIN, why_left
+from .attention_rules import AGAIN
 from .blocks import GROUPS, Block, Mode, block_of_backward, thread
 from .by_steps import by_steps
 from .kernels import settings
@@ -235,9 +235,6 @@ def _served(
     report, rejected, key = block.report, block.rejected, None
     values = (*args, *kwargs.values()) if kwargs else args
     settles = None
-    if func in AGAIN and _on_device(args, kwargs) and (why := why_left(func, values)):
-        report.left[group, why] += 1
-        return None
     try:
         settles, repeat = _settled.find(func, values, kwargs)
         if repeat is not None and (known := repeat(values)) is not None:

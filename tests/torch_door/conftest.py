@@ -44,13 +44,6 @@ class _TorchHost(Host):
         return 0 if isinstance(obj, torch.Tensor) else super().device_of(obj)
 
 
-@pytest.fixture(autouse=True)
-def _short_attention_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Serve the attention of small modules, which torch computes sooner."""
-    if find_spec("torch") is not None:
-        monkeypatch.setattr("cudnn_ct.torch.attention_rules.SHORT_ON_THE_GPU", 0)
-
-
 @pytest.fixture
 def kernels_on_cpu() -> Iterator[None]:
     """Tensors in host memory have the kernels of CUDA tensors."""

@@ -283,21 +283,6 @@ def test_attention_that_is_repeated_does_not_ask_the_rule(rules: list[str], name
     assert block.report().served["attention"] == 3
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_attention_is_left_to_torch_while_the_gpu_waits_for_the_host(
-    rules: list[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    module, x = MODULES[name](), torch.randn(2, 6, 32).half()
-    limit = x.numel() * x.shape[2]
-    with torch.no_grad(), ctt.enable(rebind=True, skip=["layer_norm"]) as block:
-        for number, served in ((limit, 1), (limit + 1, 1)):
-            monkeypatch.setattr("cudnn_ct.torch.attention_rules.SHORT_ON_THE_GPU", number)
-            result_of(module, x)
-            assert block.report().served["attention"] == served
-    why = "torch's one function takes less time on the host"
-    assert block.report().left == {("attention", why): 1}
-
-
 def test_attention_to_other_tensors_is_not_taken_for_one_to_itself(rules: list[str]) -> None:
     module, x = MODULES["attention"](), torch.randn(2, 6, 32).half()
     with torch.no_grad(), ctt.enable(rebind=True) as block:
