@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -13,9 +13,22 @@ from .kernels import settings, watched
 from .operators import only_computes
 from .prepared import Call
 
-__all__ = ["SettledCalls"]
+__all__ = ["SettledCalls", "check_of"]
 
-MAX_SETTLED = 4096  # calls in the process
+MAX_SETTLED = 4096  # calls in the process, but for other strides and dtypes
+MAX_LAYOUTS = 8  # of the tensors of a call
+
+
+_Key = tuple[tuple[Any, ...], Sequence[torch.Tensor]]
+"""A call: all but its tensors, and these."""
+
+
+class _Settled(NamedTuple):
+    """A settled call: whether it ``fits`` tensors, whether one requires a gradient, and its function."""
+
+    fits: Callable[..., bool]
+    records: bool
+    repeat: Callable[[Sequence[Any]], Any]
 
 
 class SettledCalls:
@@ -40,36 +53,39 @@ class SettledCalls:
         if _autocasts():
             return None, None
         facts: list[Any] = [function, *settings(), *names]
-        computes, records = True, _grad_enabled()
+        tensors: list[torch.Tensor] = []
+        for one in values:
+            kind = type(one)
+            if kind in _PLAIN:
+                facts.append(kind)
+                tensors.append(one)
+            elif kind in _SEQUENCES:
+                for number in one:
+                    if type(number) is not int:  # 1.0 has the hash of 1, and lists have tensors
+                        return None, None
+                facts.append(tuple(one))
+            elif kind in _NUMBERS:
+                facts += (kind, one)
+            else:
+                return None, None
         try:
-            for one in values:
-                kind = type(one)
-                if kind in _PLAIN:
-                    facts += (one.shape, one.stride(), one.dtype, one.device)
-                    if one.is_neg() or (records and one.requires_grad):
-                        computes = False
-                elif kind in _SEQUENCES:
-                    for number in one:
-                        if type(number) is not int:  # 1.0 has the hash of 1, and lists have tensors
-                            return None, None
-                    facts.append(tuple(one))
-                elif kind in _NUMBERS:
-                    facts += (kind, one)
-                else:
-                    return None, None
-        except RuntimeError:  # a tensor without strides
+            for one in tensors[:2]:
+                facts.append(one.shape)  # these distinguish most layers of a network
+        except RuntimeError:  # a nested tensor
             return None, None
-        key = tuple(facts)
-        settled = self._calls.get(key)
-        if settled is None or not computes or forward_ad._current_level >= 0 or not only_computes(()):
-            return key, None
-        return key, settled
+        key = tuple(facts), tensors
+        for settled in self._calls.get(key[0], ()):
+            if settled.fits(*tensors):
+                computes = not (settled.records and _grad_enabled()) and forward_ad._current_level < 0
+                return key, settled.repeat if computes and only_computes(()) else None
+        return key, None
 
-    def forget(self, key: Any) -> None:
+    def forget(self, key: _Key) -> None:
         """Forget a call that was settled."""
-        self._calls.pop(key, None)
+        facts, tensors = key
+        self._calls[facts] = [one for one in self._calls.get(facts, ()) if not one.fits(*tensors)]
 
-    def learn(self, key: Any, values: Sequence[Any], serve: Callable[[], Any]) -> Any:
+    def learn(self, key: _Key, values: Sequence[Any], serve: Callable[[], Any]) -> Any:
         """Return the result of a call, and settle it if it can be repeated."""
         outer, watched.calls = watched.calls, []
         try:
@@ -78,12 +94,16 @@ class SettledCalls:
         finally:
             watched.calls = outer
         if len(seen) == 1:
-            settled = self._settled(key[0], values, result, *seen[0])
-            if settled is not None:
-                self._calls[key] = settled
+            facts, tensors = key
+            repeat = self._repeat(facts[0], values, result, *seen[0])
+            if repeat is not None:
+                self.forget(key)
+                records = any(one.requires_grad for one in tensors)
+                settled = _Settled(check_of(tensors), records, repeat)
+                self._calls[facts] = [settled, *self._calls[facts][: MAX_LAYOUTS - 1]]
         return result
 
-    def _settled(
+    def _repeat(
         self,
         function: Any,
         values: Sequence[Any],
@@ -108,6 +128,29 @@ class SettledCalls:
         return lambda values: call.run([None if one is None else values[one] for one in places])[0]
 
 
+def check_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """Return a function of tensors: whether they have the shapes, strides, dtypes and states of these.
+
+    The check of torch's compiler takes a quarter of the time of the attributes in Python. It may be missing,
+    and does not take a tensor twice.
+    """
+    try:
+        shapes, strides = [list(one.shape) for one in tensors], [list(one.stride()) for one in tensors]
+        guards = _TensorGuards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+        fits: Callable[..., bool] = guards.check
+        if fits(*tensors):
+            return fits
+    except Exception:  # of any kind: another version of torch
+        pass
+    known = [*map(_attributes, tensors)]
+    return lambda *others: [*map(_attributes, others)] == known
+
+
+def _attributes(one: torch.Tensor) -> tuple[Any, ...]:
+    return one.shape, one.stride(), one.dtype, one.device, one.is_neg(), one.requires_grad, one.is_inference()
+
+
+_TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _SEQUENCES = frozenset((tuple, list, torch.Size))
 _NUMBERS = frozenset((int, float, bool, str, type(None)))

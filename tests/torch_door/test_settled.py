@@ -119,6 +119,33 @@ def test_calls_under_autocast_have_no_key(monkeypatch: pytest.MonkeyPatch) -> No
     assert calls.find(F.softmax, (x, 0), ())[0] is None
 
 
+CHANGES: dict[str, Any] = {
+    "shape": lambda x: x[:1],
+    "strides": lambda x: x.mT.contiguous().mT,
+    "dtype": lambda x: x.double(),
+    "device": lambda x: x.to("meta"),
+    "gradient": lambda x: x.detach().requires_grad_(),
+    "negative": lambda x: torch.zeros(*x.shape, dtype=torch.complex64).conj().imag,
+}
+
+
+@pytest.mark.parametrize("guards", [True, False])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_settled_call_fits_tensors_with_the_same_attributes(
+    monkeypatch: pytest.MonkeyPatch, name: str, guards: bool
+) -> None:
+    if not guards:
+        monkeypatch.setattr(settled, "_TensorGuards", None)
+    x, w = torch.zeros(2, 3, dtype=torch.complex64).imag, torch.randn(3)
+    fits = settled.check_of((x, w))
+    assert (type(fits).__name__ == "function") is not guards
+    assert fits(torch.ones(2, 3, dtype=torch.complex64).imag, torch.randn(3))
+    assert not fits(CHANGES[name](x), w)
+    twice = settled.check_of((w, w))
+    assert twice(w, w)
+    assert not twice(w, w.double())
+
+
 def test_weights_of_networks_are_no_parts_of_keys(rules: list[str]) -> None:
     module, x = nn.LSTM(3, 4, batch_first=True), torch.randn(2, 5, 3)
     with torch.no_grad(), ctt.enable():
