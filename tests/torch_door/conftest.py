@@ -44,6 +44,15 @@ class _TorchHost(Host):
         return 0 if isinstance(obj, torch.Tensor) else super().device_of(obj)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no call of a test on tensors in host memory be repeated in another one, where torch computes it."""
+    if find_spec("torch") is not None:
+        from cudnn_ct.torch import serving, settled
+
+        monkeypatch.setattr(serving, "_settled", settled.SettledCalls(serving.AGAIN))
+
+
 @pytest.fixture
 def kernels_on_cpu() -> Iterator[None]:
     """Tensors in host memory have the kernels of CUDA tensors."""

@@ -19,8 +19,6 @@ from tests.fake.cudnn import FakeCudnn
 def rules(door: FakeCudnn, direct: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Tensors in host memory are served without the dispatcher; the functions that were called by rules."""
     monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu",))
-    monkeypatch.setattr(serving, "_settled", settled.SettledCalls(serving.AGAIN))
-
     called: list[str] = []
     for function, (group, serve) in serving.RULES.items():
 
