@@ -87,7 +87,8 @@ class enable(ContextDecorator):
         while there are such blocks, instead of entering a mode of torch: calls of other functions cost
         nothing then. All threads see the other functions. In threads without a block these call torch's, but
         ``torch.jit.script`` and pickles of functions fail meanwhile. A function that was kept elsewhere, such
-        as in a list, is not served, and methods of tensors are not in compiled programs.
+        as in a list, is not served, and methods of tensors are not in compiled programs. A module that had
+        none of the functions when a block found it, and has them later, is searched after the next import.
 
     Raises
     ------
