@@ -9,12 +9,14 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch.serving import _replaced
@@ -167,3 +169,68 @@ def test_value_that_is_not_a_module_may_be_the_last_one(monkeypatch: pytest.Monk
         with ctt.enable(rebind=True):
             assert torch.conv2d is not own
         assert torch.conv2d is own
+
+
+class Named(torch.Tensor):
+    """Tensors with functions of their own, which they find by torch's."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in OWN:
+            return OWN[func]
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Naming(TorchFunctionMode):  # type: ignore[misc]
+    """A mode with functions of its own."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return OWN[func] if func in OWN else func(*args, **(kwargs or {}))
+
+
+OWN = {
+    F.softmax: "F.softmax",
+    F.layer_norm: "F.layer_norm",
+    F.max_pool2d: "F.max_pool2d",
+    F.batch_norm: "F.batch_norm",
+    F.conv2d: "F.conv2d",
+    F.scaled_dot_product_attention: "F.scaled_dot_product_attention",
+    torch.softmax: "torch.softmax",
+    torch.Tensor.softmax: "Tensor.softmax",
+}
+
+
+def called(x: Any) -> list[Any]:
+    """Call the functions in the order of their names."""
+    ones = torch.ones(4)
+    return [
+        F.softmax(x, 1),
+        F.layer_norm(x, (8,)),
+        F.max_pool2d(x, kernel_size=2),
+        F.batch_norm(x, None, None, ones, bias=ones, training=True),
+        F.conv2d(x, torch.ones(4, 4, 3, 3)),
+        F.scaled_dot_product_attention(x, x, x),
+        torch.softmax(x, 1),
+        x.softmax(1),
+    ]
+
+
+def test_classes_and_modes_find_torchs_functions() -> None:
+    x = torch.randn(2, 4, 8, 8)
+    with ctt.enable(rebind=True) as block:
+        assert called(x.as_subclass(Named)) == list(OWN.values())
+        with Naming():
+            assert called(x) == list(OWN.values())
+        assert called(x)[0].shape == x.shape
+        with ThreadPoolExecutor(1) as pool:  # without a block
+            assert pool.submit(called, x.as_subclass(Named)).result() == list(OWN.values())
+    assert not block.report().served
+
+
+def test_thread_without_a_block_has_torchs_functions_for_its_modes() -> None:
+    def in_thread() -> list[Any]:
+        with Naming():
+            return called(torch.randn(2, 4, 8, 8))
+
+    with ctt.enable(rebind=True), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(in_thread).result() == list(OWN.values())
