@@ -20,6 +20,9 @@ __all__ = ["Replaced", "is_method"]
 MOST_REBOUND = 100
 
 
+_Pair = tuple[Any, Any]
+
+
 class _Owner:
     """A module or a class, without keeping it alive, and its names that are bound to the functions."""
 
@@ -28,7 +31,7 @@ class _Owner:
     def __init__(self, owner: Any) -> None:
         self.ref = weakref.ref(owner)
         self.size = -1  # number of its names at the last search
-        self.bound: set[str] = set()
+        self.bound: dict[str, _Pair] = {}  # functions and their replacements
         # Whether the class sets attributes as others do: to change the dict is faster than `setattr`.
         own = getattr(type(owner), "__setattr__", None)
         self.is_plain = isinstance(owner, types.ModuleType) and own is types.ModuleType.__setattr__
@@ -41,9 +44,7 @@ class Replaced:
     """
 
     def __init__(self, pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
-        self._pairs = pairs  # keeps the functions alive
-        self._replacements = {id(original): replacement for original, replacement in pairs}
-        self._originals = {id(replacement): original for original, replacement in pairs}
+        self._pairs: dict[int, _Pair] = {id(one): pair for pair in pairs for one in pair}
         # A block may end while this thread has the lock, when Python collects the generator that entered it.
         self._lock = threading.RLock()
         self._blocks: set[object] = set()
@@ -53,12 +54,12 @@ class Replaced:
         for owner in _INHERITING:
             found = self._owners[id(owner)] = _Owner(owner)
             self._named.append(found)
-            for original, _ in pairs:
-                name = original.__name__
+            for pair in pairs:
+                original, name = pair[0], pair[0].__name__
                 if getattr(owner, name, None) is original:
                     if owner is torch._VF:  # which has a name once it is bound
                         setattr(owner, name, original)
-                    found.bound.add(name)
+                    found.bound[name] = pair
         self._searched: tuple[int, Callable[[], Any]] = 0, lambda: None  # at the last search
         self._rebound = 0  # times that names were bound to torch's functions again
 
@@ -87,13 +88,14 @@ class Replaced:
         self._find()
         for found in self._named:
             owner = found.ref()
-            if found.is_plain:
-                _exchange(owner, found.bound, self._replacements)
-                continue
-            for name in found.bound:
+            names = _names(owner) if found.is_plain else None
+            for name, (original, replacement) in found.bound.items():
+                if names is not None:
+                    if names.get(name) is original:  # and not bound to something else meanwhile
+                        names[name] = replacement
+                    continue
                 with suppress(Exception):  # the module is read-only
-                    replacement = self._replacements.get(id(getattr(owner, name, None)))
-                    if replacement is not None:  # the name is not bound to something else meanwhile
+                    if getattr(owner, name, None) is original:
                         setattr(owner, name, replacement)
 
     def _unbind(self) -> None:
@@ -102,14 +104,13 @@ class Replaced:
         self._find()  # modules that were imported in the block have replacements
         for found in self._named:
             owner = found.ref()
-            if found.is_plain:
-                _exchange(owner, found.bound, self._originals)
-                continue
-            for name in found.bound:
-                original = self._originals.get(id(_names(owner).get(name)))
-                if original is None:
+            names, plain = _names(owner), found.is_plain
+            for name, (original, replacement) in found.bound.items():
+                if names.get(name) is not replacement:
                     continue
-                if owner is not Tensor:
+                if plain:
+                    names[name] = original
+                elif owner is not Tensor:
                     with suppress(Exception):
                         setattr(owner, name, original)
                 elif self._rebound <= MOST_REBOUND:
@@ -146,8 +147,8 @@ class Replaced:
         if name.startswith(("torch.", "cudnn_ct.")) and name not in _OF_TORCH:
             return
         for bound, value in list(names.items()):
-            if id(value) in self._replacements or id(value) in self._originals:
-                found.bound.add(bound)
+            if id(value) in self._pairs:
+                found.bound[bound] = self._pairs[id(value)]
         if found.bound and found not in self._named:
             self._named.append(found)
 
@@ -163,15 +164,6 @@ def _latest() -> Any:
 def _reference(value: Any) -> Callable[[], Any]:
     """Return a function that returns a value, without keeping a module alive."""
     return weakref.ref(value) if isinstance(value, types.ModuleType) else lambda: value
-
-
-def _exchange(module: Any, bound: set[str], others: dict[int, Any]) -> None:
-    """Bind names of a module to other functions, by the identities of those that they are bound to."""
-    names = {} if module is None else _dict_of(module)
-    for name in bound:
-        other = others.get(id(names.get(name)))
-        if other is not None:
-            names[name] = other
 
 
 def _names(owner: Any) -> Any:

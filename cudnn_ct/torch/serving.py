@@ -88,10 +88,11 @@ class enable(ContextDecorator):
         Bind the names of the served functions in modules, such as ``torch.nn.functional.conv2d``, to others
         while there are such blocks, instead of entering a mode of torch: calls of other functions cost
         nothing then. All threads see the other functions. In threads without a block these call torch's, but
-        ``torch.jit.script`` and pickles of functions fail meanwhile. Modes of torch see only calls that are
-        not served. A function that was kept elsewhere, such as in a list, is not served, and methods of
-        tensors are not in compiled programs. A module that had none of the functions when a block found it,
-        and has them later, is searched after the next import.
+        ``torch.jit.script`` and pickles of functions fail meanwhile. ``__torch_function__`` of classes and
+        modes is called with torch's functions, which are not those that the names are bound to, and modes see
+        only calls that are not served. A function that was kept elsewhere, such as in a list, is not served,
+        and methods of tensors are not in compiled programs. A module that had none of the functions when a
+        block found it, and has them later, is searched after the next import.
 
     Raises
     ------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from ctypes import byref, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import partial
 from math import gcd
@@ -259,10 +259,10 @@ def _handle(lt: CublasLt, context: Context) -> NativeHandle:
     """Return the handle of a context. That of a thread that ended is kept for another thread."""
     found: NativeHandle | None = context.plans.get(_KEY)
     if found is None:
-        try:
+        pointer = c_void_p()
+        with suppress(LookupError):  # other threads may have taken all
             pointer = _idle[lt, context.device].pop()
-        except LookupError:  # other threads may have taken all
-            pointer = c_void_p()
+        if not pointer:
             with streams.relaxed():
                 lt.Create(byref(pointer))
         found = context.plans[_KEY] = NativeHandle(pointer, partial(_retire, lt, context.device))
