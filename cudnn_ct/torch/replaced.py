@@ -15,11 +15,26 @@ from torch import Tensor
 
 __all__ = ["Replaced", "is_method"]
 
-_Names = dict[str, Any] | None
-
 # Python 3.13 no longer caches attributes of a class that has changed 1,000 times, so methods of tensors stay
 # bound to replacements after so many blocks.
 MOST_REBOUND = 100
+
+
+_Pair = tuple[Any, Any]
+
+
+class _Owner:
+    """A module or a class, without keeping it alive, and its names that are bound to the functions."""
+
+    __slots__ = ("bound", "is_plain", "ref", "size")
+
+    def __init__(self, owner: Any) -> None:
+        self.ref = weakref.ref(owner)
+        self.size = -1  # number of its names at the last search
+        self.bound: dict[str, _Pair] = {}  # functions and their replacements
+        # Whether the class sets attributes as others do: to change the dict is faster than `setattr`.
+        own = getattr(type(owner), "__setattr__", None)
+        self.is_plain = isinstance(owner, types.ModuleType) and own is types.ModuleType.__setattr__
 
 
 class Replaced:
@@ -29,20 +44,23 @@ class Replaced:
     """
 
     def __init__(self, pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
-        self._pairs = {id(one): pair for pair in pairs for one in pair}
+        self._pairs: dict[int, _Pair] = {id(one): pair for pair in pairs for one in pair}
         # A block may end while this thread has the lock, when Python collects the generator that entered it.
         self._lock = threading.RLock()
         self._blocks: set[object] = set()
         self._is_bound = False
-        self._places: dict[tuple[Any, str], tuple[_Names, Any, Any]] = {}
+        self._owners: dict[int, _Owner] = {}  # of all modules
+        self._named: list[_Owner] = []  # with names that are bound to the functions
         for owner in _INHERITING:
-            for original, replacement in pairs:
-                if getattr(owner, original.__name__, None) is original:
+            found = self._owners[id(owner)] = _Owner(owner)
+            self._named.append(found)
+            for pair in pairs:
+                original, name = pair[0], pair[0].__name__
+                if getattr(owner, name, None) is original:
                     if owner is torch._VF:  # which has a name once it is bound
-                        setattr(owner, original.__name__, original)
-                    self._places[owner, original.__name__] = _names(owner), original, replacement
-        self._seen: dict[str, weakref.ref[types.ModuleType]] = {}
-        self._searched = (0, 0)  # at the last search
+                        setattr(owner, name, original)
+                    found.bound[name] = pair
+        self._searched: tuple[int, Callable[[], Any]] = 0, lambda: None  # at the last search
         self._rebound = 0  # times that names were bound to torch's functions again
 
     def begin(self, block: object) -> None:
@@ -68,67 +86,93 @@ class Replaced:
 
         self._is_bound = True
         self._find()
-        for (owner, name), (names, original, replacement) in self._places.items():
-            if names is not None:
-                if names.get(name) is original:  # and not bound to something else meanwhile
-                    names[name] = replacement
-            elif getattr(owner, name, None) is original:
-                with suppress(AttributeError, TypeError):  # the module is read-only
-                    setattr(owner, name, replacement)
+        for found in self._named:
+            owner = found.ref()
+            names = _names(owner) if found.is_plain else None
+            for name, (original, replacement) in found.bound.items():
+                if names is not None:
+                    if names.get(name) is original:  # and not bound to something else meanwhile
+                        names[name] = replacement
+                    continue
+                with suppress(Exception):  # the module is read-only
+                    if getattr(owner, name, None) is original:
+                        setattr(owner, name, replacement)
 
     def _unbind(self) -> None:
         self._is_bound = False
         self._rebound += 1
-        if _modules() != self._searched:
-            self._find()  # modules that were imported in the block have replacements
-        for (owner, name), (names, original, replacement) in self._places.items():
-            if names is not None:
-                if names.get(name) is replacement:
+        self._find()  # modules that were imported in the block have replacements
+        for found in self._named:
+            owner = found.ref()
+            names, plain = _names(owner), found.is_plain
+            for name, (original, replacement) in found.bound.items():
+                if names.get(name) is not replacement:
+                    continue
+                if plain:
                     names[name] = original
-            elif vars(owner).get(name) is not replacement:
-                continue
-            elif owner is not Tensor:
-                setattr(owner, name, original)
-            elif self._rebound <= MOST_REBOUND:
-                delattr(owner, name)
+                elif owner is not Tensor:
+                    with suppress(Exception):
+                        setattr(owner, name, original)
+                elif self._rebound <= MOST_REBOUND:
+                    delattr(owner, name)
 
     def _find(self) -> None:
-        """Find the names of modules that were not seen before; those of a program may change at any time."""
+        """Find the names of new modules, and the new names of known ones; those of a program always."""
         self._take("__main__", sys.modules.get("__main__"))
-        searched = _modules()
-        if searched == self._searched:
+        number, last = self._searched
+        latest = _latest()
+        if len(sys.modules) == number and latest is not None and latest is last():
+            for found in self._named:  # one that is reloaded has other names
+                module = found.ref()
+                if found.size >= 0 and module is not None and len(_dict_of(module)) != found.size:
+                    self._take("", module)
             return
+        self._searched = len(sys.modules), _reference(latest)
         for name, module in list(sys.modules.items()):
-            seen = self._seen.get(name)
-            if isinstance(module, types.ModuleType) and (seen is None or seen() is not module):
-                self._seen[name] = weakref.ref(module)
-                self._take(name, module)
-        self._searched = searched
+            self._take(name, module)
+        self._owners = {key: one for key, one in self._owners.items() if one.ref() is not None}
+        self._named = [one for one in self._owners.values() if one.bound]
 
     def _take(self, name: str, module: Any) -> None:
         """Take the names of a module that are bound to the functions; of torch only modules for models."""
-        known = name.startswith(("torch.", "cudnn_ct.")) and name not in _OF_TORCH
-        if known or not isinstance(module, types.ModuleType):
+        if not isinstance(module, types.ModuleType):
             return
-        for bound, value in list(vars(module).items()):
+        found = self._owners.get(id(module))
+        if found is None or found.ref() is not module:
+            found = self._owners[id(module)] = _Owner(module)
+        names = _dict_of(module)
+        if found.size == len(names) and name != "__main__":
+            return
+        found.size = len(names)
+        if name.startswith(("torch.", "cudnn_ct.")) and name not in _OF_TORCH:
+            return
+        for bound, value in list(names.items()):
             if id(value) in self._pairs:
-                self._places[module, bound] = _names(module), *self._pairs[id(value)]
+                found.bound[bound] = self._pairs[id(value)]
+        if found.bound and found not in self._named:
+            self._named.append(found)
 
 
-def _modules() -> tuple[int, int]:
-    """Return what a new module changes: their number, and the identity of the last one."""
-    return len(sys.modules), id(next(reversed(sys.modules.values())))
+def _latest() -> Any:
+    """Return the last of the loaded modules; None if another thread loads one."""
+    try:
+        return next(reversed(sys.modules.values()))
+    except RuntimeError:
+        return None
 
 
-def _names(owner: Any) -> _Names:
-    """Return the dict of a module's names: to change it takes a tenth of the time of `setattr`.
-
-    None for a class, and for a module whose class sets attributes in its own way.
-    """
-    plain = getattr(type(owner), "__setattr__", None) is types.ModuleType.__setattr__
-    return vars(owner) if plain and isinstance(owner, types.ModuleType) else None
+def _reference(value: Any) -> Callable[[], Any]:
+    """Return a function that returns a value, without keeping a module alive."""
+    return weakref.ref(value) if isinstance(value, types.ModuleType) else lambda: value
 
 
+def _names(owner: Any) -> Any:
+    """Return the dict of a module or a class."""
+    return vars(owner) if owner is Tensor else {} if owner is None else _dict_of(owner)
+
+
+# A class may load its module when an attribute is read, even ``__dict__``.
+_dict_of = vars(types.ModuleType)["__dict__"].__get__
 _OF_TORCH = ("torch.nn.functional", "torch.backends.mha")
 # A class and a module whose functions are found elsewhere; both may have attributes of their own.
 _INHERITING = (Tensor, torch._VF)

@@ -7,6 +7,7 @@ Blocks can bind the names of the served functions instead.
 from __future__ import annotations
 
 import functools
+import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator
@@ -16,6 +17,7 @@ from typing import Any, Self
 import torch
 from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -86,8 +88,11 @@ class enable(ContextDecorator):
         Bind the names of the served functions in modules, such as ``torch.nn.functional.conv2d``, to others
         while there are such blocks, instead of entering a mode of torch: calls of other functions cost
         nothing then. All threads see the other functions. In threads without a block these call torch's, but
-        ``torch.jit.script`` and pickles of functions fail meanwhile. A function that was kept elsewhere, such
-        as in a list, is not served, and methods of tensors are not in compiled programs.
+        ``torch.jit.script`` and pickles of functions fail meanwhile. ``__torch_function__`` of classes and
+        modes is called with torch's functions, which are not those that the names are bound to, and modes see
+        only calls that are not served. A function that was kept elsewhere, such as in a list, is not served,
+        and methods of tensors are not in compiled programs. A module that had none of the functions when a
+        block found it, and has them later, is searched after the next import.
 
     Raises
     ------
@@ -192,7 +197,7 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
 
     torch.compile traces functions in place of others, but not methods.
     """
-    (group, serve), method = RULES[original], is_method(original)
+    (group, serve), method, leave = RULES[original], is_method(original), _left_to_torch(original)
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -204,17 +209,35 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
         if block is None:
             block = block_of_backward()
         if block is None or thread.inside or group in block.skip:
-            return original(*args, **kwargs)
+            return leave(*args, **kwargs)
         if method and args and type(args[0]) not in _PLAIN:
-            return original(*args, **kwargs)
+            return leave(*args, **kwargs)
         thread.inside = True
         try:
             served = _served(block, original, args, kwargs)
-            return served[0] if served else original(*args, **kwargs)
+            return served[0] if served else leave(*args, **kwargs)
         finally:
             thread.inside = False
 
     return replacement
+
+
+def _left_to_torch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function for the calls of a function, or of a method, that are left to torch.
+
+    Functions of Python, and methods, look up their own names for classes and modes with functions of their
+    own, and would pass the replacements on to them.
+    """
+    if isinstance(original, types.BuiltinFunctionType):
+        return original
+
+    def leave(*args: Any, **kwargs: Any) -> Any:
+        values = (*args, *kwargs.values()) if kwargs else args
+        if has_torch_function(values):
+            return handle_torch_function(original, values, *args, **kwargs)
+        return original(*args, **kwargs)
+
+    return leave
 
 
 def _traced(func: Any, serve: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -279,7 +280,17 @@ def test_name_of_an_unknown_algorithm_falls_back(lt: FakeCublasLt, name: str, re
         ct.matmul(a, b, algo=name)
 
 
-@pytest.mark.parametrize("name", ["cublaslt", "cublaslt x", "cublaslt 0 config x", "cublaslt 0 knobs 1=2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cublaslt",
+        "cublaslt x",
+        "cublaslt 0 config x",
+        "cublaslt 0 knobs 1=2",
+        "cublaslt 0\n",
+        f"cublaslt {'9' * 5000}",
+    ],
+)
 def test_malformed_name_is_an_error(lt: FakeCublasLt, name: str) -> None:
     with pytest.raises(ValueError, match="algo is unknown"):
         ct.matmul(*halves((4, 8), (8, 5)), algo=name)
@@ -334,6 +345,18 @@ def test_cudnn_without_cublaslt_has_no_such_candidates(fake: FakeCudnn) -> None:
         ct.matmul(a, b, algo="cublaslt 0")
     ct.matmul(a, b, algo="autotune")
     assert "cublaslt" not in chosen()
+
+
+@pytest.mark.parametrize("function", ["MatmulAlgoCheck", "GetVersion"])
+def test_library_without_a_function_has_no_such_candidates(lt: FakeCublasLt, function: str) -> None:
+    lookup = lt.lookup
+    incomplete = mock.Mock(side_effect=lambda name: None if name == f"cublasLt{function}" else lookup(name))
+    with mock.patch.object(_cublaslt, "lookup_of", return_value=incomplete):
+        a, b = halves((4, 8), (8, 5))
+        ct.matmul(a, b, algo="autotune")
+        assert "chosen: graph engine 0" in chosen()
+        with pytest.warns(ct.CudnnWarning, match=f"libcublasLt has no cublasLt{function}"):
+            ct.matmul(a, b, algo="cublaslt 0")
 
 
 def test_cublaslt_computes_what_no_engine_does(lt: FakeCublasLt) -> None:
@@ -472,6 +495,22 @@ def test_handle_of_a_thread_that_ended_serves_another_thread(lt: FakeCublasLt) -
         gc.collect()
     assert lt.calls["Create"] == 1
     assert not lt.calls["Destroy"]
+
+
+def test_thread_whose_idle_handle_another_thread_took_creates_one(
+    lt: FakeCublasLt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Taken(list[Any]):
+        def __bool__(self) -> bool:
+            return True
+
+    library = _cublaslt.cublaslt_of(_lib.load())
+    monkeypatch.setattr(cublaslt, "_idle", {(library, 0): Taken()})
+    a, b = halves((4, 8), (8, 5))
+    np.testing.assert_array_equal(ct.matmul(a, b, algo="cublaslt 0").numpy(), a.numpy() @ b.numpy())
+    testing.reset()
+    gc.collect()
+    cublaslt.forget()
 
 
 def test_plan_rejects_factors_and_misaligned_pointers(lt: FakeCublasLt) -> None:

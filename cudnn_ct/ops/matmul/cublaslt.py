@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from ctypes import byref, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import partial
 from math import gcd
@@ -52,7 +52,9 @@ _POINTERS = {
     "scale": _cublaslt.D_SCALE_POINTER,
     "amax": _cublaslt.AMAX_POINTER,
 }
-_NAME = re.compile(r"cublaslt (\d+)(?: config ([\d.]+):([0-9a-f]{1,16}(?:\.[0-9a-f]{1,16}){0,7}))?", re.ASCII)
+_NAME = re.compile(
+    r"cublaslt (\d{1,4})(?: config ([\d.]+):([0-9a-f]{1,16}(?:\.[0-9a-f]{1,16}){0,7}))?", re.ASCII
+)
 
 
 def check_name(name: str) -> None:
@@ -257,8 +259,9 @@ def _handle(lt: CublasLt, context: Context) -> NativeHandle:
     """Return the handle of a context. That of a thread that ended is kept for another thread."""
     found: NativeHandle | None = context.plans.get(_KEY)
     if found is None:
-        idle = _idle.get((lt, context.device))
-        pointer = idle.pop() if idle else c_void_p()
+        pointer = c_void_p()
+        with suppress(LookupError):  # other threads may have taken all
+            pointer = _idle[lt, context.device].pop()
         if not pointer:
             with streams.relaxed():
                 lt.Create(byref(pointer))
@@ -285,7 +288,10 @@ def forget() -> None:
 
 def _library(problem: MatmulProblem, context: Context) -> tuple[CublasLt | None, str]:
     """Return the library for a product; None, and the reason, if it does not compute it."""
-    lt, reason = cublaslt_of(context.library), why_not(problem)
+    try:
+        lt, reason = cublaslt_of(context.library), why_not(problem)
+    except NotSupportedError as error:  # it has not all functions
+        return None, str(error)
     if lt is None:
         reason = f"cuDNN {context.library.version_text} uses no libcublasLt"
     return (None if reason else lt), reason
