@@ -109,6 +109,7 @@ def rows() -> Iterator[Row]:
     """Yield the rows of all operations."""
     yield from conversions()
     yield from elementwise()
+    yield from gradients()
     yield from binary()
     yield from reductions()
     yield from calls()
@@ -207,6 +208,41 @@ def elementwise() -> Iterator[Row]:
     functions["rsqrt"] = (lambda g, x: g.rsqrt(x)), lambda x: 1 / np.sqrt(x)
     for name, (build, expected) in functions.items():
         yield Row(name, each(*ANY), by_graph(build), expected)
+
+
+SLOPES: dict[str, Function] = {
+    "relu": lambda x: np.where(x <= 0, 0.0, 1.0),
+    "tanh": lambda x: 1 - np.tanh(np.float64(x)) ** 2,
+    "sigmoid": lambda x: sigmoid(x) * (1 - sigmoid(x)),
+    "elu": lambda x: np.where(x > 0, 1, np.exp(np.minimum(np.float64(x), 0))),
+    "swish": lambda x: sigmoid(x) * (1 + np.float64(x) * (1 - sigmoid(x))),
+}
+
+
+def gradients() -> Iterator[Row]:
+    """Yield the slopes of activations, by gradients of ones: of relu 1 at NaN, as in PyTorch."""
+    for name, slope in SLOPES.items():
+
+        def build(g: Any, x: Any, name: str = name) -> Any:
+            return getattr(g, f"{name}_backward")(g.input(x.shape), x)
+
+        def compute(cases: tuple[Values, ...], build: Function = build) -> Any:
+            import cudnn_ct as ct
+
+            graph, x = ct.Graph(), matrix([case[0] for case in cases])
+            built = graph.build(build(graph, graph.input(x.shape)).output(dtype="float32"))
+            return built(x, ct.full(x.shape, 1, "float32")).numpy()
+
+        def call(cases: tuple[Values, ...], name: str = name) -> Any:
+            import cudnn_ct as ct
+
+            x = matrix([case[0] for case in cases])
+            keywords: dict[str, Any] = {"mode": name, "coefficient": 1.0}
+            y = ct.activation(x, **keywords)
+            return ct.activation_backward(ct.full(x.shape, 1, "float32"), x, y, **keywords).numpy()
+
+        yield Row(f"slope of {name}", each(*ANY), compute, slope)
+        yield Row(f"ct.activation_backward {name}", each(*ANY), call, slope)
 
 
 def binary() -> Iterator[Row]:
@@ -317,7 +353,7 @@ def table(found: dict[str, Any]) -> str:
                 operands = ", ".join(text(float(np.float32(number))) for number in case)
                 lines.append(f"| {row.name} | {operands} | {wanted[place]} | {' | '.join(cells.values())} |")
         for version in versions:
-            if found[version].get(row.name) is None:
+            if found[version].get(row.name, ()) is None:
                 missing[version].append(row.name)
     lines.append("")
     for version in versions:

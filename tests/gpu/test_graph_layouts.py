@@ -54,6 +54,6 @@ def test_fused_convolution(direction: str, channels: int, kernels: int, size: in
             continue
         ran += 1
         wanted = np.maximum(sums + bias if biased else sums, 0)
-        error = np.abs(found - wanted).max() / np.abs(wanted).max()
-        assert error < 5e-3, (left, right, out, biased)
+        scale = np.abs(wanted).max() or 1.0  # relu may leave zeros only
+        assert np.abs(found - wanted).max() < 5e-3 * scale, (left, right, out, biased)
     assert ran or channels == 1 or kernels == 1

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import cudnn_ct as ct
+from cudnn_ct import _lib
 from cudnn_ct.errors import NotSupportedError
 from tests.conv_cases import int8_cases
 from tests.layers import LayerCase, Tensor, check_layer
@@ -72,6 +73,8 @@ def test_each_int8_algorithm_equals_reference(
     placed = ct.asarray(x, layout=layout), ct.asarray(w, layout=layout)
     table = ct.conv_algorithms(*placed, **keywords, out=blank(expected.shape, result, layout))
     usable = [row for row in table if not row.rejected]
+    if not usable and _lib.load().kind != "full":
+        pytest.skip(str(table))
     assert usable, str(table)
     for row in usable:
         y = ct.conv(*placed, **keywords, algo=row, out=blank(expected.shape, result, layout))
