@@ -58,6 +58,13 @@ OTHERS: dict[str, Any] = {
     "least of two with NaN": lambda ops, put: ops.op_tensor(put(with_nan(6, 10)), put(ROWS), op="min"),
     "uneven convolution": lambda ops, put: ops.conv(put(IMAGES), put(IMAGES), padding=((3, 4), (2, 4))),
     "activation of a view": lambda ops, put: ops.activation(put(ROWS)[:, 1:]),
+    "gradient of elu of infinity": lambda ops, put: ops.activation_backward(
+        put(np.ones((6, 10), np.float32)),
+        put(with_nan(6, 10)),
+        put(ct.reference.activation(with_nan(6, 10), mode="elu", coefficient=0.5)),
+        mode="elu",
+        coefficient=0.5,
+    ),
     "softmax of columns": lambda ops, put: ops.softmax(put(ROWS), axis=0),
     "softmax of matrices": lambda ops, put: ops.softmax(put(IMAGES), axis=2),
     "softmax of all": lambda ops, put: ops.softmax(put(ROWS), axis=(0, 1)),

@@ -237,7 +237,8 @@ def gradient_by_formulas(problem: LayerProblem[ActivationSpec], context: Context
     if mode == "clipped_relu":
         result = pointwise("relu_bwd", x * -1.0 + coefficient, pointwise("relu_bwd", x, dy))
     else:
-        slope = pointwise("cmp_lt", y, 0.0) * (y + coefficient)
+        below = pointwise("relu_fwd", y * -1.0)  # not y itself: the product of 0 and an infinite one is NaN
+        slope = pointwise("cmp_lt", y, 0.0) * (below * -1.0 + coefficient)
         result = dy * (pointwise("cmp_ge", y, 0.0) + slope)
     one.store(result, 3, dtype)
     return one.program()
