@@ -238,8 +238,7 @@ def gradient_by_formulas(problem: LayerProblem[ActivationSpec], context: Context
         result = pointwise("relu_bwd", x * -1.0 + coefficient, pointwise("relu_bwd", x, dy))
     else:
         below = pointwise("relu_fwd", y * -1.0)  # not y itself: the product of 0 and an infinite one is NaN
-        slope = pointwise("cmp_lt", y, 0.0) * (below * -1.0 + coefficient)
-        result = dy * (pointwise("cmp_ge", y, 0.0) + slope)
+        result = dy * (pointwise("cmp_ge", y, 0.0) + pointwise("cmp_lt", y, 0.0) * coefficient - below)
     one.store(result, 3, dtype)
     return one.program()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .faster import SLOWER, Resting
 from .replaced import Replaced
 from .rules import RULES
 
@@ -23,15 +24,20 @@ GROUPS = frozenset(group for group, _ in RULES.values())
 
 
 class Block:
-    """A block: the groups that it skips, its report, and the calls that cuDNN has rejected.
+    """A block: the groups that it skips, its report, the calls that cuDNN has rejected, and resting groups.
 
     It is a mode of torch, or it needs names that are bound to other functions.
     """
 
     def __init__(
-        self, skip: frozenset[str], report: Report, rejected: dict[Any, str], made: type[Mode] | Replaced
+        self,
+        skip: frozenset[str],
+        report: Report,
+        rejected: dict[Any, str],
+        resting: Resting,
+        made: type[Mode] | Replaced,
     ) -> None:
-        self.skip, self.report, self.rejected = skip, report, rejected
+        self.skip, self.report, self.rejected, self.resting = skip, report, rejected, resting
         self.names = made if isinstance(made, Replaced) else None
         self.mode = None if isinstance(made, Replaced) else made(self)
         self.blocks = thread.blocks  # of the thread that enters it
@@ -47,6 +53,13 @@ class Block:
             self.mode.__enter__()
         thread.last = self.report
         self.blocks.add(self)
+
+    def rests(self, group: str) -> bool:
+        """Return whether a call of a group is left to torch without a look at it."""
+        if not self.resting.has(group):
+            return False
+        self.report.left[group, SLOWER] += 1
+        return True
 
     def end(self) -> None:
         """End this block, which need not be the innermost one of its thread, in any thread."""

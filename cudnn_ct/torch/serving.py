@@ -10,7 +10,7 @@ import functools
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, suppress
 from functools import partial
 from typing import Any, Self
 
@@ -27,11 +27,13 @@ from ..shapes.specs import UNALIGNED
 from .attention_rules import AGAIN
 from .blocks import GROUPS, Block, Mode, block_of_backward, thread
 from .by_steps import by_steps
+from .faster import SLOWER, TIMED, Resting, is_timed, torch_is_faster
 from .kernels import settings
 from .leaving import LeftToTorchError
+from .prepared import current_stream
 from .replaced import Replaced, is_method
 from .rules import RULES
-from .settled import SettledCalls
+from .settled import Settled, SettledCalls
 
 __all__ = ["Report", "enable", "report"]
 
@@ -121,6 +123,7 @@ class enable(ContextDecorator):
         self._skip, self._rebind = frozenset(skip), rebind
         self._report = Report()
         self._rejected: dict[Any, str] = {}
+        self._resting = Resting()
         self._open: list[Block] = []
 
     def __call__(self, function: Callable[..., Any]) -> Any:
@@ -128,7 +131,8 @@ class enable(ContextDecorator):
         return by_steps(self, function) or super().__call__(function)
 
     def __enter__(self) -> Self:
-        block = Block(self._skip, self._report, self._rejected, _replaced if self._rebind else _Serving)
+        made = _replaced if self._rebind else _Serving
+        block = Block(self._skip, self._report, self._rejected, self._resting, made)
         block.begin()
         self._open.append(block)
         return self
@@ -180,7 +184,7 @@ class _Serving(Mode):
         blocks = thread.blocks.open
         if blocks and blocks[-1] is not self.block:  # an outer block
             return func(*args, **kwargs)
-        served = _served(self.block, func, args, kwargs)
+        served = None if self.block.rests(rule[0]) else _served(self.block, func, args, kwargs)
         return served[0] if served else func(*args, **kwargs)
 
 
@@ -214,7 +218,7 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
             return leave(*args, **kwargs)
         thread.inside = True
         try:
-            served = _served(block, original, args, kwargs)
+            served = None if block.rests(group) else _served(block, original, args, kwargs)
             return served[0] if served else leave(*args, **kwargs)
         finally:
             thread.inside = False
@@ -259,10 +263,16 @@ def _served(
     values = (*args, *kwargs.values()) if kwargs else args
     settles = None
     try:
-        settles, repeat = _settled.find(func, values, kwargs)
-        if repeat is not None and (known := repeat(values)) is not None:
-            report.served[group] += 1
-            return (known,)
+        settles, known = _settled.find(func, values, kwargs)
+        if known is not None:
+            if known.runs < TIMED:
+                _count(known, group, values, partial(func, *args, **kwargs))
+            if known.is_slower:
+                block.resting.add(group, report.served[group])
+                raise LeftToTorchError(SLOWER)
+            if (repeated := known.repeat(values)) is not None:
+                report.served[group] += 1
+                return (repeated,)
         if not _on_device(args, kwargs):
             raise LeftToTorchError("not on a CUDA device")
         _check_types(values)
@@ -297,6 +307,18 @@ def _served(
         return None
     report.served[group] += 1
     return (result,)
+
+
+def _count(known: Settled, group: str, values: Sequence[Any], theirs: Callable[[], object]) -> None:
+    """Count a call that is settled, and time it before the last run that is counted."""
+    known.runs += 1
+    if known.runs < TIMED:
+        return
+    device = next(one.device for one in values if isinstance(one, torch.Tensor))
+    stream = current_stream(device.index or 0)
+    with suppress(Exception):  # of any kind: there may be no memory for the results of torch
+        if is_timed(group, stream):
+            known.is_slower = torch_is_faster(partial(known.repeat, values), theirs, stream)
 
 
 def _first_line(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -13,7 +13,7 @@ from .kernels import settings, watched
 from .operators import only_computes
 from .prepared import Call
 
-__all__ = ["SettledCalls", "check_of"]
+__all__ = ["Settled", "SettledCalls", "check_of"]
 
 MAX_SETTLED = 4096  # calls in the process, but for other strides and dtypes
 MAX_LAYOUTS = 8  # of the tensors of a call
@@ -23,12 +23,21 @@ _Key = tuple[tuple[Any, ...], Sequence[torch.Tensor]]
 """A call: all but its tensors, and these."""
 
 
-class _Settled(NamedTuple):
-    """A settled call: whether it ``fits`` tensors, whether one requires a gradient, and its function."""
+class Settled:
+    """A settled call.
 
-    fits: Callable[..., bool]
-    records: bool
-    repeat: Callable[[Sequence[Any]], Any]
+    ``fits`` tells whether it is that of tensors, and ``records`` whether one of them requires a gradient.
+    ``repeat`` is a function of the values; it returns None for a call that differs in more than its key.
+    ``runs`` counts the calls until they are timed, and ``is_slower`` is set if torch was faster then.
+    """
+
+    __slots__ = ("fits", "is_slower", "records", "repeat", "runs")
+
+    def __init__(
+        self, fits: Callable[..., bool], records: bool, repeat: Callable[[Sequence[Any]], Any]
+    ) -> None:
+        self.fits, self.records, self.repeat = fits, records, repeat
+        self.runs, self.is_slower = 0, False
 
 
 class SettledCalls:
@@ -43,12 +52,13 @@ class SettledCalls:
         self._calls = BoundedDict(MAX_SETTLED)
         self._again = again
 
-    def find(self, function: Callable[..., Any], values: Sequence[Any], names: Iterable[str]) -> Any:
-        """Return the key of a call, and the function of the values that repeats it if it is settled.
+    def find(
+        self, function: Callable[..., Any], values: Sequence[Any], names: Iterable[str]
+    ) -> tuple[_Key | None, Settled | None]:
+        """Return the key of a call, and the settled call if it is one.
 
         ``names`` are those of the last values. The key is None if the call cannot be settled, and the
-        function is None if it is not, or if torch has more to do than to compute. The function returns None
-        for a call that differs in more than its key.
+        settled call is None if torch has more to do than to compute.
         """
         if _autocasts():
             return None, None
@@ -77,7 +87,7 @@ class SettledCalls:
         for settled in self._calls.get(key[0], ()):
             if settled.fits(*tensors):
                 computes = not (settled.records and _grad_enabled()) and forward_ad._current_level < 0
-                return key, settled.repeat if computes and only_computes(()) else None
+                return key, settled if computes and only_computes(()) else None
         return key, None
 
     def forget(self, key: _Key) -> None:
@@ -99,7 +109,7 @@ class SettledCalls:
             if repeat is not None:
                 self.forget(key)
                 records = any(one.requires_grad for one in tensors)
-                settled = _Settled(check_of(tensors), records, repeat)
+                settled = Settled(check_of(tensors), records, repeat)
                 self._calls[facts] = [settled, *self._calls[facts][: MAX_LAYOUTS - 1]]
         return result
 

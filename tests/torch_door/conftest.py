@@ -53,6 +53,15 @@ def _nothing_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(serving, "_settled", settled.SettledCalls(serving.AGAIN))
 
 
+@pytest.fixture(autouse=True)
+def _methods_are_bound_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let blocks end as the first ones do, however many other tests of the process had."""
+    if find_spec("torch") is not None:
+        from cudnn_ct.torch import serving
+
+        monkeypatch.setattr(serving._replaced, "_rebound", 0)
+
+
 @pytest.fixture
 def kernels_on_cpu() -> Iterator[None]:
     """Tensors in host memory have the kernels of CUDA tensors."""

@@ -1,0 +1,70 @@
+"""Calls under ``enable()`` that torch computes faster, which are left to it if torch is to choose by time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+
+from ..cuda import stream as streams
+from ..cuda.stream import Stream
+from .kernels import settings
+
+__all__ = ["SLOWER", "TIMED", "Resting", "is_timed", "torch_is_faster"]
+
+SLOWER = "torch is faster"
+TIMED = 24  # runs of a settled call before it is timed, the last of which are replays
+# Groups in which torch would search for algorithms, which takes long and much memory.
+SEARCHED = frozenset(("conv", "conv_transpose", "gru", "lstm", "rnn"))
+
+CALLS, ROUNDS, SECONDS = 8, 6, 0.05  # of a measurement; two rounds may take longer
+
+STREAK = 32  # calls of a group, one after another, that torch computes faster before the group rests
+BETWEEN = 63  # calls of a group that are not examined, between two that are
+
+
+def is_timed(group: str, stream: Stream) -> bool:
+    """Return whether calls of a group are chosen by time, with the settings of torch, on a stream."""
+    *_, deterministic, any_deterministic, benchmark = settings()
+    free = benchmark and not (deterministic or any_deterministic)
+    return free and group not in SEARCHED and not streams.is_capturing(stream)
+
+
+def torch_is_faster(ours: Callable[[], object], theirs: Callable[[], object], stream: Stream) -> bool:
+    """Time two functions in turns, until the device has finished; the least time of each counts."""
+    least, end = [inf, inf], time.perf_counter() + SECONDS
+    for turn in range(ROUNDS):
+        for place, call in enumerate((ours, theirs)):
+            streams.synchronize(stream)
+            begin = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            streams.synchronize(stream)
+            least[place] = min(least[place], time.perf_counter() - begin)
+        if turn and time.perf_counter() > end:
+            break
+    return least[1] < least[0]
+
+
+class Resting:
+    """The groups of a block of which torch computes all calls faster: most of them are not examined."""
+
+    def __init__(self) -> None:
+        self._streaks: dict[str, tuple[int, int]] = {}  # served calls before, and the calls since
+        self._left: dict[str, int] = {}  # calls until the next that is examined
+
+    def add(self, group: str, served: int) -> None:
+        """Count a call that torch computes faster; ``served`` is the number of served calls of the group."""
+        before, count = self._streaks.get(group, (served, 0))
+        count = count + 1 if before == served else 1
+        self._streaks[group] = served, count
+        if count >= STREAK:
+            self._left[group] = BETWEEN
+
+    def has(self, group: str) -> bool:
+        """Return whether a call of a group is left to torch without a look at it."""
+        left = self._left.get(group)
+        if not left:
+            return False
+        self._left[group] = left - 1
+        return True

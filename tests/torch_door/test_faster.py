@@ -1,0 +1,179 @@
+"""Calls under ``enable()`` that torch computes faster, on the fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import cudnn_ct.torch as ctt
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.torch import faster, serving
+from tests.fake.cudnn import FakeCudnn
+
+X = torch.randn(2, 4, 8, 8)
+
+
+@pytest.fixture(autouse=True)
+def _chosen_by_time(door: FakeCudnn, direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu",))
+    monkeypatch.setattr(serving, "current_stream", streams.default_stream)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Torch is faster in each measurement; the results of both functions."""
+    made: list[Any] = []
+
+    def measured(ours: Callable[[], Any], theirs: Callable[[], Any], stream: Any) -> bool:
+        made.append((ours(), theirs()))
+        return True
+
+    monkeypatch.setattr(serving, "torch_is_faster", measured)
+    return made
+
+
+@pytest.fixture(params=[False, True], ids=["mode", "names"])
+def block(request: pytest.FixtureRequest) -> Iterator[ctt.enable]:
+    with torch.no_grad(), ctt.enable(rebind=request.param) as made:
+        yield made
+
+
+def left_of(block: ctt.enable, group: str) -> int:
+    return block.report().left[group, faster.SLOWER]
+
+
+def test_a_call_is_left_to_torch_once_torch_was_faster(block: ctt.enable, timed: list[Any]) -> None:
+    for _ in range(faster.TIMED + 5):
+        y = F.softmax(X, 1)
+    ((ours, theirs),) = timed
+    torch.testing.assert_close(ours, theirs)
+    with ctt.enable(skip=["softmax"]):
+        assert torch.equal(y, F.softmax(X, 1))
+    # The first call settles, and the last one that is counted is left.
+    assert block.report().served == {"softmax": faster.TIMED}
+    assert left_of(block, "softmax") == 5
+
+
+def test_a_call_is_served_if_torch_was_not_faster(block: ctt.enable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "torch_is_faster", lambda *_: False)
+    for _ in range(3 * faster.TIMED):
+        F.softmax(X, 1)
+    assert block.report().served == {"softmax": 3 * faster.TIMED}
+
+
+def test_a_measurement_that_fails_leaves_a_call_served(
+    block: ctt.enable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise torch.OutOfMemoryError("no memory for the results of torch")
+
+    monkeypatch.setattr(serving, "torch_is_faster", fail)
+    for _ in range(2 * faster.TIMED):
+        F.softmax(X, 1)
+    assert block.report().served == {"softmax": 2 * faster.TIMED}
+
+
+@pytest.mark.parametrize("setting", ["benchmark", "deterministic", "any", "capture"])
+def test_nothing_is_timed_unless_torch_chooses_by_time(
+    block: ctt.enable, timed: list[Any], monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    if setting == "any":
+        torch.use_deterministic_algorithms(True)
+    elif setting == "capture":
+        monkeypatch.setattr(streams, "is_capturing", lambda _: True)
+    else:
+        monkeypatch.setattr(torch.backends.cudnn, setting, setting == "deterministic")
+    try:
+        for _ in range(2 * faster.TIMED):
+            F.softmax(X, 1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not timed
+
+
+def test_convolutions_are_not_timed(block: ctt.enable, timed: list[Any]) -> None:
+    """Torch would search for an algorithm of its own."""
+    for _ in range(2 * faster.TIMED):
+        F.conv2d(X, torch.ones(4, 4, 3, 3))
+    assert not timed
+    assert faster.SEARCHED <= serving.GROUPS
+
+
+def test_a_group_rests_while_torch_computes_all_its_calls_faster(
+    block: ctt.enable, timed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, find = [], serving._settled.find
+    monkeypatch.setattr(serving._settled, "find", lambda *given: (found.append(given[0]), find(*given))[1])
+    for _ in range(faster.TIMED + faster.STREAK):
+        F.softmax(X, 1)
+    seen = len(found)
+    for _ in range(faster.BETWEEN):
+        F.softmax(X[:1], 1)
+    assert len(found) == seen
+    assert left_of(block, "softmax") == faster.STREAK + faster.BETWEEN
+    for count in range(1, 4):  # another call is served, and the group rests no longer
+        F.softmax(X[:1], 1)
+        assert block.report().served["softmax"] == faster.TIMED + count
+    F.layer_norm(X, (8,), torch.ones(8), torch.ones(8))
+    assert block.report().served["layer_norm"] == 1
+
+
+def test_calls_that_are_served_between_end_a_streak(block: ctt.enable, timed: list[Any]) -> None:
+    for _ in range(faster.TIMED):
+        F.softmax(X, 1)
+    for _ in range(2 * faster.STREAK // faster.TIMED):
+        for number in range(faster.TIMED):  # of another one, which is not timed yet
+            F.softmax(X, 1)
+            F.softmax(X.flatten(number % 3), 0) if number % 2 else F.softmax(X[:1], 1)
+    assert not block._resting._left
+
+
+class Clock:
+    """Time that calls and the device take; ``behind`` is when the device has finished."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.behind = 0.0
+        monkeypatch.setattr(faster.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(streams, "synchronize", self.wait)
+
+    def wait(self, _: object) -> None:
+        self.now = max(self.now, self.behind)
+
+    def call(self, host: float, device: float) -> Callable[[], None]:
+        def run() -> None:
+            self.now += host
+            self.behind = max(self.behind, self.now) + device
+
+        return run
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ((10, 1), (9, 1), True),
+        ((9, 1), (10, 1), False),
+        ((20, 3), (5, 30), False),  # the device takes longer
+        ((5, 30), (20, 3), True),
+        ((7, 7), (7, 7), False),
+    ],
+)
+def test_the_longer_of_host_and_device_is_compared(
+    monkeypatch: pytest.MonkeyPatch, ours: Any, theirs: Any, expected: bool
+) -> None:
+    clock = Clock(monkeypatch)
+    calls = [clock.call(*(number * 1e-6 for number in one)) for one in (ours, theirs)]
+    assert faster.torch_is_faster(*calls, streams.default_stream(0)) is expected
+
+
+def test_a_measurement_of_long_calls_ends_after_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, ran = Clock(monkeypatch), []
+    calls = [clock.call(1e-6, 0.02), clock.call(1e-6, 0.01)]
+    assert faster.torch_is_faster(
+        *[lambda one=one: (ran.append(1), one()) for one in calls], streams.default_stream(0)
+    )
+    assert len(ran) == 2 * 2 * faster.CALLS
