@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -10,9 +10,11 @@ import torch
 
 from .._caches import BoundedDict
 from ..gradients.row import Backward, Row, needs_of, saved_names
+from .guards import check_of
 from .kernels import ROWS, filled
+from .prepared import Call
 
-__all__ = ["Gradient", "register_gradient"]
+__all__ = ["Gradient", "Known", "register_gradient"]
 
 MAX_SAVED = 1024  # combinations of parameters and operands that need gradients, of an operator
 
@@ -73,6 +75,21 @@ def _changeable(name: str, params: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(("y",) if params["mode"].startswith("max") else ("x",))
 
 
+class Known:
+    """A call of an operator that was made before.
+
+    ``fits`` tells whether it is that of tensors, and ``records`` whether one of them requires a gradient.
+    ``facts`` are those of its gradient, once it was recorded.
+    """
+
+    __slots__ = ("call", "facts", "fits", "records")
+
+    def __init__(self, call: Call, tensors: Sequence[torch.Tensor]) -> None:
+        self.call, self.fits = call, check_of(tensors)
+        self.records = any(one.requires_grad for one in tensors)
+        self.facts: tuple[Any, ...] | None = None
+
+
 _Kept = tuple[torch.Tensor, int] | None
 
 
@@ -119,7 +136,22 @@ class Gradient:
             if not torch.compiler.is_compiling() and len(inputs) >= count:
                 with suppress(TypeError):
                     self._saved[inputs[count:], needed] = saved
+        facts = [_fact(tensors[place]) for place in saved.others]
         results = (output,) if self._single else tuple(output)
+        self._keep(ctx, (saved, facts, len(inputs)), tensors, results)
+
+    def keep_known(self, ctx: Any, known: Known, given: tuple[Any, ...], results: Sequence[Any]) -> None:
+        """Save what the gradients of a known call read."""
+        if known.facts is None:
+            count = self._count
+            tensors, params = filled(self._row, given)
+            saved = self._saved_of(params, ctx.needs_input_grad[1 : 1 + count])
+            facts = [_fact(tensors[place]) for place in saved.others]
+            known.facts = saved, facts, len(given)
+        self._keep(ctx, known.facts, given[: self._count], results)
+
+    def _keep(self, ctx: Any, facts: tuple[Any, ...], tensors: Sequence[Any], results: Sequence[Any]) -> None:
+        saved, row = facts[0], self._row
         arrays = (*tensors, *results)
         ctx.save_for_backward(*[arrays[place] for place in saved.places])
         if saved.changeable:
@@ -128,7 +160,7 @@ class Gradient:
         if row.gradient is not None and len(results) > row.differentiable:
             ctx.mark_non_differentiable(*results[row.differentiable :])
         ctx.set_materialize_grads(False)
-        ctx.facts = saved, [_fact(tensors[place]) for place in saved.others], len(inputs)
+        ctx.facts = facts
 
     def _saved_of(self, params: tuple[Any, ...], needed: tuple[bool, ...]) -> _Saved:
         row, values = self._row, dict(zip(self._row.params, params, strict=True))
@@ -193,9 +225,30 @@ class Gradient:
             def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
                 return gradient.backward(ctx, *gradients)[: ctx.facts[2]]
 
-        # The method of `Function` itself looks for transformations, which takes a quarter of its time.
-        apply: Callable[..., Any] = super(torch.autograd.Function, Recorded).apply  # type: ignore[misc]
-        return apply
+        return _apply_of(Recorded)
+
+    def recorded_known(self) -> Callable[..., Any]:
+        """Return a function of a known call and of what is given, that makes it and records the gradient."""
+        gradient, count, single = self, self._count, self._single
+
+        class Recorded(torch.autograd.Function):  # type: ignore[misc]
+            @staticmethod
+            def forward(ctx: Any, known: Known, *given: Any) -> Any:
+                outs = known.call.run(given[:count])
+                gradient.keep_known(ctx, known, given, outs)
+                return outs[0] if single else tuple(outs)
+
+            @staticmethod
+            def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+                return None, *gradient.backward(ctx, *gradients)[: ctx.facts[2]]
+
+        return _apply_of(Recorded)
+
+
+def _apply_of(function: Any) -> Callable[..., Any]:
+    """Return what applies a function; its own method looks for transformations, for a quarter of its time."""
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
+    return apply
 
 
 def register_gradient(library: torch.library.Library, name: str, gradient: Gradient, operator: Any) -> None:

@@ -23,7 +23,17 @@ from ..shapes.specs import TensorSpec
 from .prepared import Call
 from .symbolic import Meta, results_of_sizes
 
-__all__ = ["KERNELS", "ROWS", "fake_results", "filled", "on_cpu", "settings", "watched"]
+__all__ = [
+    "FINDERS",
+    "KERNELS",
+    "ROWS",
+    "fake_results",
+    "filled",
+    "on_cpu",
+    "options_of",
+    "settings",
+    "watched",
+]
 
 ROWS: dict[str, Row] = {**OPERATIONS, **NETWORKS}
 
@@ -83,25 +93,29 @@ def filled(row: Row, given: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, 
     return tensors, params
 
 
-def _kernel(name: str, row: Row) -> Callable[..., Any]:
-    """Return the body of an operator on CUDA tensors."""
-    count, updated = len(row.operands), tuple(row.operands.index(one) for one in row.updated)
-    single = len(row.results) == 1
+def options_of(name: str) -> Callable[[], tuple[bool, ...]]:
+    """Return a function that returns the settings of torch that decide how an operator computes."""
     product = name.startswith("matmul")
     tf32 = _tf32_of_products if product else _tf32_of_cudnn
     operation = "matmul" if product else "rnn" if name in NETWORKS else "conv"
-    calls = BoundedDict(MAX_CALLS)
 
-    def run(*given: Any) -> Any:
-        if forward_ad._current_level >= 0:
-            _refuse_tangents(name, given[:count])
+    def options() -> tuple[bool, ...]:
         try:
-            allowed = tf32()
+            return tf32(), _cudnn_deterministic(), _deterministic(), _benchmark()
         except RuntimeError:
-            allowed = _is_tf32(operation)
-        key: list[Any] = [allowed, *_choices()]
-        tensors = given[:count]
-        for tensor in tensors:
+            return _is_tf32(operation), *_choices()
+
+    return options
+
+
+def _finder(name: str, row: Row) -> Callable[[Sequence[Any]], Call]:
+    """Return a function that returns the prepared call of operands and parameters."""
+    count, options, calls = len(row.operands), options_of(name), BoundedDict(MAX_CALLS)
+
+    def find(given: Sequence[Any]) -> Call:
+        chosen = options()
+        key: list[Any] = [chosen]
+        for tensor in given[:count]:
             if tensor is None:
                 key.append(None)
             else:
@@ -113,7 +127,22 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
             facts = (*key, *[tuple(one) if type(one) is list else one for one in given[count:]])
             call = calls.get(facts)
         if call is None:
-            call = calls[facts] = _prepared(name, row, given, allowed)
+            call = calls[facts] = _prepared(name, row, given, chosen[0])
+        return call
+
+    return find
+
+
+def _kernel(name: str, row: Row) -> Callable[..., Any]:
+    """Return the body of an operator on CUDA tensors."""
+    count, updated = len(row.operands), tuple(row.operands.index(one) for one in row.updated)
+    single, find = len(row.results) == 1, FINDERS[name]
+
+    def run(*given: Any) -> Any:
+        tensors = given[:count]
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(name, tensors)
+        call = find(given)
         if call.varies:
             _alert(name)
         outs = call.run(tensors)
@@ -312,4 +341,5 @@ def on_cpu(name: str) -> Callable[..., Any]:
     return run
 
 
+FINDERS = {name: _finder(name, row) for name, row in ROWS.items()}
 KERNELS: dict[str, Callable[..., Any]] = {name: _kernel(name, row) for name, row in ROWS.items()}

@@ -7,15 +7,21 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
+from .._caches import BoundedDict
 from ..gradients.row import Param, Row
-from .autodiff import Gradient, register_gradient
-from .kernels import KERNELS, ROWS, fake_results, on_cpu
+from .autodiff import Gradient, Known, register_gradient
+from .kernels import FINDERS, KERNELS, ROWS, fake_results, on_cpu, options_of, watched
 from .transforms import autocast, batched, cast_of
 
 __all__ = ["LIBRARY", "call", "is_wide_gelu", "only_computes", "only_kernel", "recorded"]
 
 LIBRARY = torch.library.Library("cudnn_ct", "DEF")
+
+MAX_KNOWN = 4096  # calls of an operator that were made, but for strides and dtypes
+MAX_LAYOUTS = 8  # of the tensors of such a call
+_known: dict[str, BoundedDict] = {}
 
 _TYPES = {
     "int": "int",
@@ -44,18 +50,40 @@ def call(name: str) -> Callable[..., Any]:
     The dispatcher is needed for tracing, modes and transformations. It takes longer than all else that a call
     does in Python, most of all if it records a gradient.
     """
-    operator, kernel = getattr(torch.ops.cudnn_ct, name).default, KERNELS[name]
-    count, recording, cast = len(ROWS[name].operands), GRADIENTS[name].recorded(kernel), cast_of(name)
+    operator, kernel, row = getattr(torch.ops.cudnn_ct, name).default, KERNELS[name], ROWS[name]
+    count, single, cast, options = len(row.operands), len(row.results) == 1, cast_of(name), options_of(name)
+    recording, recording_known = GRADIENTS[name].recorded(kernel), GRADIENTS[name].recorded_known()
+    optional = tuple(row.operands.index(one) for one in row.optional)
+    calls = _known.setdefault(name, BoundedDict(MAX_KNOWN))
 
     def run(*given: Any) -> Any:
         if _is_compiling():
             return operator(*given)
-        way = _way(given[:count])
+        tensors, key = given[:count], None
+        casts = cast is not None and torch.is_autocast_enabled()
+        if not (casts or _dispatches() or forward_ad._current_level >= 0 or watched.calls is not None):
+            present = [one for one in tensors if one is not None] if optional else tensors
+            absent = [tensors[place] is None for place in optional]
+            key = options(), given[count:], *absent, *[one.shape for one in present[:2]]
+            try:
+                found = calls.get(key, ())
+            except TypeError:  # lists
+                found, key = (), None
+            for known in found:
+                if known.fits(*present):
+                    if known.records and _grad_enabled():
+                        return recording_known(known, *given)
+                    outs = known.call.run(tensors)
+                    return outs[0] if single else tuple(outs)
+        way = _way(tensors)
         if way is _DISPATCHED:
             return operator(*given)
-        if cast is not None and torch.is_autocast_enabled():
+        if casts and cast is not None:
             given = tuple(cast(given))
-        return recording(*given) if way is _RECORDED else kernel(*given)
+        result = recording(*given) if way is _RECORDED else kernel(*given)
+        if key is not None and not row.updated and not (call := FINDERS[name](given)).varies:
+            calls[key] = [Known(call, present), *calls.get(key, ())[: MAX_LAYOUTS - 1]]
+        return result
 
     return run
 
@@ -80,9 +108,14 @@ def only_computes(tensors: Sequence[Any]) -> bool:
     return _way(tensors) is _COMPUTED
 
 
+def _dispatches() -> bool:
+    """Return whether the dispatcher has something to do for all tensors."""
+    return bool(_modes()) or _transformations() is not None or _tracing() is not None
+
+
 def _way(tensors: Sequence[Any]) -> object:
     """Return what a call has to do: all that the dispatcher does, record the gradient, or only compute."""
-    if _modes() or _transformations() is not None or _tracing() is not None:
+    if _dispatches():
         return _DISPATCHED
     way, enabled = _COMPUTED, _grad_enabled()
     for tensor in tensors:

@@ -9,11 +9,12 @@ import torch
 from torch.autograd import forward_ad
 
 from .._caches import BoundedDict
+from .guards import check_of
 from .kernels import settings, watched
 from .operators import only_computes
 from .prepared import Call
 
-__all__ = ["Settled", "SettledCalls", "check_of"]
+__all__ = ["Settled", "SettledCalls"]
 
 MAX_SETTLED = 4096  # calls in the process, but for other strides and dtypes
 MAX_LAYOUTS = 8  # of the tensors of a call
@@ -138,29 +139,6 @@ class SettledCalls:
         return lambda values: call.run([None if one is None else values[one] for one in places])[0]
 
 
-def check_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Return a function of tensors: whether they have the shapes, strides, dtypes and states of these.
-
-    The check of torch's compiler takes a quarter of the time of the attributes in Python. It may be missing,
-    and does not take a tensor twice.
-    """
-    try:
-        shapes, strides = [list(one.shape) for one in tensors], [list(one.stride()) for one in tensors]
-        guards = _TensorGuards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
-        fits: Callable[..., bool] = guards.check
-        if fits(*tensors):
-            return fits
-    except Exception:  # of any kind: another version of torch
-        pass
-    known = [*map(_attributes, tensors)]
-    return lambda *others: [*map(_attributes, others)] == known
-
-
-def _attributes(one: torch.Tensor) -> tuple[Any, ...]:
-    return one.shape, one.stride(), one.dtype, one.device, one.is_neg(), one.requires_grad, one.is_inference()
-
-
-_TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _SEQUENCES = frozenset((tuple, list, torch.Size))
 _NUMBERS = frozenset((int, float, bool, str, type(None)))

@@ -48,9 +48,11 @@ class _TorchHost(Host):
 def _nothing_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no call of a test on tensors in host memory be repeated in another one, where torch computes it."""
     if find_spec("torch") is not None:
-        from cudnn_ct.torch import serving, settled
+        from cudnn_ct.torch import operators, serving, settled
 
         monkeypatch.setattr(serving, "_settled", settled.SettledCalls(serving.AGAIN))
+        for known in operators._known.values():
+            known.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 import cudnn_ct as ct
 import cudnn_ct.torch as ctt
 from cudnn_ct import context
-from cudnn_ct.torch import prepared
+from cudnn_ct.torch import kernels, prepared
 from tests.both.replays import configured
 from tests.fake.cudnn import FakeCudnn
 
@@ -135,6 +135,114 @@ def test_negated_views_go_through_the_dispatcher(full: list[str]) -> None:
     x = z.conj().imag
     assert x.is_neg()
     torch.testing.assert_close(ctt.softmax(x), F.softmax(x, 1))
+
+
+@pytest.fixture
+def found(full: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operators whose calls were looked up by all attributes of their operands."""
+    names: list[str] = []
+    for name, find in kernels.FINDERS.items():
+
+        def counted(given: Any, _name: str = name, _find: Any = find) -> Any:
+            names.append(_name)
+            return _find(given)
+
+        monkeypatch.setitem(kernels.FINDERS, name, counted)
+    return names
+
+
+def softmax_of(x: Any, dim: int = 1) -> Any:
+    y = ctt.softmax(x, dim)
+    torch.testing.assert_close(y, F.softmax(x, dim), check_stride=False)
+    return y
+
+
+def test_operands_with_known_attributes_are_compared_by_guards(found: list[str]) -> None:
+    for _ in range(4):
+        softmax_of(torch.randn(6, 10))
+    assert found == ["softmax"]  # after the first call, which is kept
+    variants = (
+        lambda: softmax_of(torch.randn(6, 10), 0),
+        lambda: softmax_of(torch.randn(10, 6).T),
+        lambda: softmax_of(torch.randn(3, 10)),
+        lambda: softmax_of(torch.randn(6, 10, dtype=torch.float64)),
+        lambda: softmax_of(torch.randn(6, 10, requires_grad=True)),
+    )
+    for count, variant in enumerate(variants, 2):
+        for _ in range(3):
+            variant()
+        assert found == ["softmax"] * count
+
+
+def test_a_setting_of_torch_makes_another_call(found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(6, 10)
+    for deterministic in (False, True, False):
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", deterministic)
+        softmax_of(x)
+    assert found == ["softmax"] * 2
+
+
+def test_operands_that_are_not_given_make_another_call(found: list[str]) -> None:
+    x, w, b = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randn(4)
+    for _ in range(2):
+        torch.testing.assert_close(ctt.conv(x, w, b), F.conv2d(x, w, b), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ctt.conv(x, w), F.conv2d(x, w), rtol=1e-4, atol=1e-4)
+    a, c, r = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4, 4)
+    for _ in range(2):
+        torch.testing.assert_close(ctt.matmul(a, c, residual=r), a @ c + r)
+        torch.testing.assert_close(ctt.matmul(a, c, r[0]), a @ c + r[0])
+    assert len(found) == 4  # each of these once
+
+
+@pytest.mark.parametrize("how", ["no_grad", "inference", "frozen", "part"])
+def test_a_known_call_records_what_its_operands_need(found: list[str], how: str) -> None:
+    """Gradients of some operands, before and after calls that record others."""
+    image, window = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+    for turn in range(4):
+        x = image.clone().requires_grad_(how != "frozen" and turn % 2 == 0)
+        w = window.clone().requires_grad_(how in ("frozen", "part"))
+        context = {"no_grad": torch.no_grad, "inference": torch.inference_mode}.get(how, torch.enable_grad)
+        with context() if turn % 2 else torch.enable_grad():
+            y = ctt.conv(x, w)
+        needing = [one for one in (x, w) if one.requires_grad]
+        assert y.requires_grad == bool(needing)
+        if needing:
+            torch.testing.assert_close(
+                torch.autograd.grad(y.square().sum(), needing),
+                torch.autograd.grad(F.conv2d(x, w).square().sum(), needing),
+                rtol=1e-4,
+                atol=1e-4,
+            )
+
+
+class _Subclass(torch.Tensor):
+    pass
+
+
+def test_a_subclass_of_tensors_is_not_a_known_operand(found: list[str]) -> None:
+    x = torch.randn(6, 10)
+    softmax_of(x)
+    before = len(found)
+    assert type(ctt.softmax(x.as_subclass(_Subclass), 1)) is _Subclass
+    softmax_of(x)
+    assert found[before:].count("softmax") == len(found) - before
+    with pytest.raises(TypeError, match="parameters of cudnn_ct::pool must be numbers: got a tensor"):
+        ctt.pool(torch.randn(1, 2, 4, 4), torch.tensor(2))
+
+
+def test_a_known_call_that_raises_raises_its_own_error(
+    found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(6, 10)
+    softmax_of(x)
+
+    def fail(*_: object) -> None:
+        raise TypeError("of the call")
+
+    monkeypatch.setattr(prepared.Call, "run", fail)
+    with pytest.raises(TypeError, match="of the call"):
+        ctt.softmax(x, 1)
+    assert found == ["softmax"]
 
 
 @pytest.mark.parametrize("recorded", [False, True])

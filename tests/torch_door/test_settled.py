@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 import cudnn_ct.torch as ctt
-from cudnn_ct.torch import serving, settled
+from cudnn_ct.torch import guards, serving, settled
 from tests.fake.cudnn import FakeCudnn
 
 
@@ -127,19 +127,19 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("guards", [True, False])
+@pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_settled_call_fits_tensors_with_the_same_attributes(
-    monkeypatch: pytest.MonkeyPatch, name: str, guards: bool
+    monkeypatch: pytest.MonkeyPatch, name: str, guarded: bool
 ) -> None:
-    if not guards:
-        monkeypatch.setattr(settled, "_TensorGuards", None)
+    if not guarded:
+        monkeypatch.setattr(guards, "_TensorGuards", None)
     x, w = torch.zeros(2, 3, dtype=torch.complex64).imag, torch.randn(3)
-    fits = settled.check_of((x, w))
-    assert (type(fits).__name__ == "function") is not guards
+    fits = guards.check_of((x, w))
+    assert (type(fits).__name__ == "function") is not guarded
     assert fits(torch.ones(2, 3, dtype=torch.complex64).imag, torch.randn(3))
     assert not fits(CHANGES[name](x), w)
-    twice = settled.check_of((w, w))
+    twice = guards.check_of((w, w))
     assert twice(w, w)
     assert not twice(w, w.double())
 
