@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 import cudnn_ct as ct
 import cudnn_ct.torch as ctt
 from cudnn_ct import context
-from cudnn_ct.torch import kernels, prepared
+from cudnn_ct.torch import kernels, operators, prepared
 from tests.both.replays import configured
 from tests.fake.cudnn import FakeCudnn
 
@@ -192,6 +192,24 @@ def test_operands_that_are_not_given_make_another_call(found: list[str]) -> None
         torch.testing.assert_close(ctt.matmul(a, c, residual=r), a @ c + r)
         torch.testing.assert_close(ctt.matmul(a, c, r[0]), a @ c + r[0])
     assert len(found) == 4  # each of these once
+
+
+def test_one_of_two_operands_that_may_be_absent_makes_another_call(found: list[str]) -> None:
+    """The states of an LSTM have the same attributes."""
+    lstm, weights = operators.call("lstm"), torch.randn(ct.RNN("lstm", 3, 4).weight_size)
+    x, state = torch.randn(5, 2, 3), torch.randn(1, 2, 4)
+    first = [lstm(x, weights, *states, 4, "lstm")[0] for states in ((state, None), (None, state))]
+    again = [lstm(x, weights, *states, 4, "lstm")[0] for states in ((state, None), (None, state))]
+    torch.testing.assert_close(again, first)
+    assert not torch.equal(*first)
+    assert found == ["lstm"] * 2
+
+
+def test_statistics_that_each_call_updates_have_other_versions(found: list[str]) -> None:
+    x, mean, var = torch.randn(4, 3, 5, 5), torch.zeros(3), torch.ones(3)
+    for count in range(1, 4):
+        ctt.batch_norm(x, mean, var, torch.ones(3), torch.zeros(3), True)
+        assert (mean._version, var._version) == (count, count)
 
 
 @pytest.mark.parametrize("how", ["no_grad", "inference", "frozen", "part"])
