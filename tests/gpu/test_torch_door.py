@@ -21,6 +21,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import cudnn_ct.torch as ctt  # noqa: E402
+from cudnn_ct.torch import faster  # noqa: E402
 from tests.torch_cases import CASES, HALF, Case  # noqa: E402
 
 DOUBLE, SINGLE = torch.float64, torch.float32
@@ -531,6 +532,28 @@ def test_settled_calls_are_repeated_for_the_same_arguments_only() -> None:
                 for place, call in enumerate(calls):
                     assert_near(call(), expected[place], BOUND[HALF], f"call {place}")
     assert block.report().served == {"attention": 6}, str(block.report())
+
+
+@pytest.mark.parametrize("rebind", [False, True])
+def test_calls_that_are_timed_keep_their_results(monkeypatch: pytest.MonkeyPatch, rebind: bool) -> None:
+    """Torch computes some of them then, whichever is faster."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    scale, bias = torch.randn(2, 256, device="cuda", dtype=torch.float16)
+    count, sizes = 6 * faster.TIMED, (8, 64, 4096)
+    with torch.inference_mode(), ctt.enable(rebind=rebind) as block:
+        for size in sizes:
+            for turn in range(count):
+                x = torch.randn(size, 256, device="cuda", dtype=torch.float16)
+                y, z = F.layer_norm(x, (256,), scale, bias), F.softmax(x, 1)
+                if turn % 7 == 0:
+                    wide = F.layer_norm(x.double(), (256,), scale.double(), bias.double())
+                    torch.testing.assert_close(y.double(), wide, rtol=2e-2, atol=2e-2)
+                    torch.testing.assert_close(z.double(), F.softmax(x.double(), 1), rtol=2e-2, atol=2e-3)
+    report = block.report()
+    print(report)
+    for group in ("layer_norm", "softmax"):
+        seen = report.served[group] + report.left[group, faster.SLOWER]
+        assert seen >= count * len(sizes)
 
 
 def test_tensors_without_memory_have_the_error_of_torch() -> None:
