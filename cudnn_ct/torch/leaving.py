@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["FLOATS", "HALF", "LeftToTorchError", "same_dtype", "unless"]
+__all__ = ["FLOATS", "HALF", "LeftToTorchError", "flags", "same_dtype", "sizes", "unless"]
 
 
 class LeftToTorchError(Exception):
@@ -22,6 +22,17 @@ def unless(problem: Any, reason: str, *values: Any) -> None:
     """Leave a call if there is a problem."""
     if problem:
         raise LeftToTorchError(reason.format(*values))  # formatted only then: it takes as long as a check
+
+
+def flags(*values: Any) -> None:
+    """Leave flags that are not bools, for which torch raises."""
+    unless(any(type(one) is not bool for one in values), "a flag is not a bool")
+
+
+def sizes(*values: Any) -> None:
+    """Leave sizes, numbers or sequences of them, that are bools or floats, for which torch raises."""
+    numbers = [number for one in values for number in (one if isinstance(one, tuple | list) else (one,))]
+    unless(any(isinstance(one, bool | float) for one in numbers), "a size is not an integer")
 
 
 def same_dtype(x: Tensor, *others: Tensor | None) -> None:

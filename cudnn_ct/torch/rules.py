@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .attention_rules import RULES as ATTENTION
 from .images import conv, conv_transpose, pool
-from .leaving import FLOATS, HALF, LeftToTorchError, same_dtype, unless
+from .leaving import FLOATS, HALF, LeftToTorchError, flags, same_dtype, sizes, unless
 from .norms import batch_norm, instance_norm, layer_norm, rms_norm
 from .products import softmax
 from .recurrent import rnn
@@ -69,6 +69,8 @@ def _max_pool(axes: int) -> Callable[..., Tensor]:
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Tensor:
+        flags(ceil_mode, return_indices)
+        sizes(kernel_size, padding)
         unless(return_indices, "indices are not computed")
         spread = (dilation,) if isinstance(dilation, int) else dilation
         unless(any(step != 1 for step in spread), "dilation is not supported")
@@ -90,6 +92,8 @@ def _average_pool(axes: int) -> Callable[..., Tensor]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Tensor:
+        flags(ceil_mode, count_include_pad)
+        sizes(kernel_size, padding)
         unless(ceil_mode, "ceil_mode is not supported")
         unless(divisor_override is not None, "divisor_override is not supported")
         unless(input.dim() != axes + 2, "no batch axis")
@@ -102,8 +106,9 @@ def _average_pool(axes: int) -> Callable[..., Tensor]:
 
 def _global_average(axes: int) -> Callable[..., Tensor]:
     def serve(input: Tensor, output_size: Any) -> Tensor:
-        sizes = (output_size,) * axes if isinstance(output_size, int) else tuple(output_size)
-        unless(sizes != (1,) * axes, "only an average of whole images is supported")
+        sizes(output_size)
+        lengths = (output_size,) * axes if isinstance(output_size, int) else tuple(output_size)
+        unless(lengths != (1,) * axes, "only an average of whole images is supported")
         unless(input.dim() != axes + 2, "no batch axis")
         same_dtype(input)
         return pool(input, tuple(input.shape[2:]), mode="average_inc_pad")
@@ -153,6 +158,7 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
+    flags(training)
     half = not training and weight is not None and weight.dtype in HALF
     _norm_parameters(input, weight, bias, half=half)
     unless((running_mean is None) != (running_var is None), "only one running statistic")
@@ -185,6 +191,7 @@ def _instance_norm(
     momentum: float = 0.1,  # noqa: ARG001
     eps: float = 1e-5,
 ) -> Tensor:
+    flags(use_input_stats)
     unless(running_mean is not None or running_var is not None or not use_input_stats, "running statistics")
     unless(input.dim() < 3 or input.shape[2:].numel() == 1, "no spatial axes, or one element")
     _norm_parameters(input, weight, bias)
@@ -211,6 +218,7 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
+    sizes(normalized_shape)
     _row_parameters(input, normalized_shape, weight, bias)
     assert weight is not None
     return layer_norm(input, weight, bias, eps=eps)
@@ -219,6 +227,7 @@ def _layer_norm(
 def _rms_norm(
     input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
+    sizes(normalized_shape)
     _row_parameters(input, normalized_shape, weight, None)
     # Versions of torch differ in the default for half precision.
     unless(eps is None and input.dtype in HALF, "eps is not given")

@@ -762,3 +762,36 @@ def test_settings_of_single_operations_apply(door: FakeCudnn, monkeypatch: pytes
     finally:
         conv.fp32_precision, rnn.fp32_precision = before
     assert set(block.report().served) == {"conv", "lstm"}
+
+
+PIXELS, EIGHT = torch.randn(2, 4, 8, 8), torch.ones(8)
+FOUR = torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: F.max_pool2d(PIXELS, 2, ceil_mode=0),
+        lambda: F.max_pool2d(PIXELS, 2.0),
+        lambda: F.max_pool2d(PIXELS, True),
+        lambda: F.avg_pool2d(PIXELS, 2, count_include_pad=1),
+        lambda: F.avg_pool2d(PIXELS, (2, 2.0)),
+        lambda: F.adaptive_avg_pool2d(PIXELS, True),
+        lambda: F.batch_norm(PIXELS, FOUR, FOUR, FOUR, FOUR, training=1),
+        lambda: F.instance_norm(PIXELS, None, None, FOUR, FOUR, use_input_stats=1),
+        lambda: F.layer_norm(PIXELS, (8.0,), EIGHT, EIGHT),
+    ],
+)
+def test_arguments_of_another_type_are_left_to_torch(
+    door: FakeCudnn, monkeypatch: pytest.MonkeyPatch, call: Any
+) -> None:
+    monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu",))
+    made = []
+    for skip in (serving.GROUPS, ()):
+        with torch.no_grad(), ctt.enable(skip=list(skip)) as block:
+            try:
+                made.append(call().shape)
+            except TypeError as error:
+                made.append(str(error))
+    assert made[0] == made[1]
+    assert not block.report().served
