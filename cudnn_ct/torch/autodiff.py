@@ -82,10 +82,10 @@ class Known:
     ``facts`` are those of its gradient, once it was recorded.
     """
 
-    __slots__ = ("call", "facts", "fits", "records")
+    __slots__ = ("call", "facts", "fits", "params", "records")
 
-    def __init__(self, call: Call, tensors: Sequence[torch.Tensor]) -> None:
-        self.call, self.fits = call, check_of(tensors)
+    def __init__(self, call: Call, tensors: Sequence[torch.Tensor], params: tuple[Any, ...]) -> None:
+        self.call, self.fits, self.params = call, check_of(tensors), params
         self.records = any(one.requires_grad for one in tensors)
         self.facts: tuple[Any, ...] | None = None
 
@@ -140,15 +140,11 @@ class Gradient:
         results = (output,) if self._single else tuple(output)
         self._keep(ctx, (saved, facts, len(inputs)), tensors, results)
 
-    def keep_known(self, ctx: Any, known: Known, given: tuple[Any, ...], results: Sequence[Any]) -> None:
-        """Save what the gradients of a known call read."""
-        if known.facts is None:
-            count = self._count
-            tensors, params = filled(self._row, given)
-            saved = self._saved_of(params, ctx.needs_input_grad[1 : 1 + count])
-            facts = [_fact(tensors[place]) for place in saved.others]
-            known.facts = saved, facts, len(given)
-        self._keep(ctx, known.facts, given[: self._count], results)
+    def facts_of(self, known: Known, tensors: tuple[Any, ...], needed: tuple[bool, ...]) -> tuple[Any, ...]:
+        """Return what the gradients of a known call depend on, for the operands that need one."""
+        _, params = filled(self._row, (*tensors, *known.params))
+        saved = self._saved_of(params, needed)
+        return saved, [_fact(tensors[place]) for place in saved.others], len(tensors)
 
     def _keep(self, ctx: Any, facts: tuple[Any, ...], tensors: Sequence[Any], results: Sequence[Any]) -> None:
         saved, row = facts[0], self._row
@@ -228,14 +224,16 @@ class Gradient:
         return _apply_of(Recorded)
 
     def recorded_known(self) -> Callable[..., Any]:
-        """Return a function of a known call and of what is given, that makes it and records the gradient."""
-        gradient, count, single = self, self._count, self._single
+        """Return a function of a known call and of its operands, that makes it and records the gradient."""
+        gradient, single = self, self._single
 
         class Recorded(torch.autograd.Function):  # type: ignore[misc]
             @staticmethod
-            def forward(ctx: Any, known: Known, *given: Any) -> Any:
-                outs = known.call.run(given[:count])
-                gradient.keep_known(ctx, known, given, outs)
+            def forward(ctx: Any, known: Known, *tensors: Any) -> Any:
+                outs = known.call.run(tensors)
+                if known.facts is None:
+                    known.facts = gradient.facts_of(known, tensors, ctx.needs_input_grad[1:])
+                gradient._keep(ctx, known.facts, tensors, outs)
                 return outs[0] if single else tuple(outs)
 
             @staticmethod

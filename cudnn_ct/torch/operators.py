@@ -72,7 +72,7 @@ def call(name: str) -> Callable[..., Any]:
             for known in found:
                 if known.fits(*present):
                     if known.records and _grad_enabled():
-                        return recording_known(known, *given)
+                        return recording_known(known, *tensors)
                     outs = known.call.run(tensors)
                     return outs[0] if single else tuple(outs)
         way = _way(tensors)
@@ -82,7 +82,7 @@ def call(name: str) -> Callable[..., Any]:
             given = tuple(cast(given))
         result = recording(*given) if way is _RECORDED else kernel(*given)
         if key is not None and not row.updated and not (call := FINDERS[name](given)).varies:
-            calls[key] = [Known(call, present), *calls.get(key, ())[: MAX_LAYOUTS - 1]]
+            calls[key] = [Known(call, present, given[count:]), *calls.get(key, ())[: MAX_LAYOUTS - 1]]
         return result
 
     return run

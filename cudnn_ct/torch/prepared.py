@@ -72,7 +72,10 @@ class Call:
             return outs
         arrays = [*tensors, *outs]
         try:
-            pointers = [0 if one is None else one.data_ptr() for one in arrays]
+            if self._absent:
+                pointers = [0 if one is None else one.data_ptr() for one in arrays]
+            else:
+                pointers = [*map(_address, arrays)]
         except RuntimeError as error:  # a tensor that torch.func has wrapped, after its end
             raise ValueError("an operand has no memory of its own") from error
         where, nbytes = current_stream(self.device.index or 0), self._needs.nbytes
@@ -114,8 +117,14 @@ def _check_memory(arrays: Sequence[Any], pointers: Sequence[int]) -> None:
 _TORCH = library_of(torch.Tensor)
 
 
+_address = torch.Tensor.data_ptr
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
 def current_stream(device: int) -> Stream:
     """Return torch's current stream of a device."""
+    if _raw_stream is not None and not _raw_stream(device):
+        return streams.default_stream(device)
     assert _TORCH is not None
     return _TORCH.current(device)
 

@@ -164,9 +164,11 @@ def softmax(x: Tensor, dim: int | Sequence[int] = -1, *, log: bool = False) -> T
     -----
     :func:`cudnn_ct.softmax`.
     """
-    axes = (dim,) if isinstance(dim, int) else dim
     rank = x.dim()
-    negative = tuple([axis - rank if axis >= 0 else axis for axis in axes])  # vmap adds axes in front
+    if type(dim) is int:  # counted from the last axis, because vmap adds axes in front
+        return _softmax(x, (dim - rank if dim >= 0 else dim,), "log" if log else "accurate")
+    axes = (dim,) if isinstance(dim, int) else dim
+    negative = tuple([axis - rank if axis >= 0 else axis for axis in axes])
     return _softmax(x, negative, "log" if log else "accurate")
 
 
