@@ -31,6 +31,7 @@ from harness.shards import positive
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import driver as cuda
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import graph as graphs
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError
@@ -176,7 +177,7 @@ class Ways:
             graph = self.executable(getattr(self, way)(which))
         status = self.launch(graph)()
         graphs.check(status, f"launching a graph that was {way}", self.stream)
-        streams.synchronize(self.stream)
+        events.synchronize(self.stream)
 
     def exec_update(self, name: str, template: Any) -> None:
         cuda.call("updating a graph", "cuGraphExecUpdate", self.launches[name].handle, template)
@@ -232,7 +233,7 @@ def error_of(ways: Ways, way: str, arrays: Any, problem: Any) -> float:
     for which in (1, 0):
         outputs = arrays[which][-len(problem.outputs) :]
         ways.execute(which)
-        streams.synchronize(ways.stream)
+        events.synchronize(ways.stream)
         wanted = [one.numpy().astype(np.float64) for one in outputs]
         for one in outputs:
             ct.fill(one, 0)
@@ -251,12 +252,12 @@ def in_turns(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, f
         for name, call in calls.items():
             count = LAUNCHES if "make" not in name else LAUNCHES // 10
             ct.synchronize()
-            streams.synchronize_device(0)
+            events.synchronize_device(0)
             start = time.perf_counter()
             for _ in range(count):
                 call()
             times[name].append(1e6 * (time.perf_counter() - start) / count)
-    streams.synchronize_device(0)
+    events.synchronize_device(0)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -11,6 +11,7 @@ from ._hints import with_hints
 from .cuda import allocator
 from .cuda import memory as memories
 from .cuda import stream as streams
+from .cuda.arena import GRANULARITY
 from .cuda.array_key import ArrayKey
 from .cuda.stream import Stream, resolve_stream
 from .cuda.typed_memory import TypedMemory
@@ -91,7 +92,7 @@ class DeviceArray(TypedMemory):
         New results of at most 512 bytes share one block, because an allocation takes longer than all else.
         """
         arrays: list[DeviceArray] = []
-        grain, block, pointer = allocator.GRANULARITY, None, 0
+        grain, block, pointer = GRANULARITY, None, 0
         for room, own in zip(rooms, given, strict=True):
             if own is None:
                 nbytes, key = room

@@ -16,6 +16,7 @@ from ._config import config
 from ._handle import NativeHandle, in_forked_child
 from .cuda import allocator
 from .cuda import device as devices
+from .cuda import event as events
 from .cuda import memory as memories
 from .cuda import recording as recordings
 from .cuda import stream as streams
@@ -120,7 +121,7 @@ class Context:
     def set_stream(self, stream: Stream) -> None:
         """Make the handle work on ``stream``; cuDNN is called only for a change."""
         if self.stream is not stream:
-            streams.refuse_unrecorded(stream)
+            recordings.refuse_unrecorded(stream)
             if self.stream != stream:
                 self.stream = _NO_STREAM  # a signal handler may raise in the middle of the call
                 if self.handle is not None:
@@ -346,7 +347,7 @@ def synchronize(stream: StreamLike | None = None) -> None:
     here = streams.current_stream()
     chosen = here if stream is None else streams.as_stream(stream, here.device)
     with streams.on_device(chosen.device):
-        streams.synchronize(chosen)
+        events.synchronize(chosen)
         release_finished()
         memories.release(chosen.device)
 

@@ -17,10 +17,10 @@ from ..cuda import graph as graphs
 from ..cuda import memory as memories
 from ..cuda import recording as recordings
 from ..cuda import stream as streams
-from ..cuda.arena import Arena, GraphMemory
+from ..cuda.arena import Arena
 from ..cuda.array_key import ArrayKey
 from ..cuda.debug import record_launch
-from ..cuda.graph import Graph, acquire_stream, capturing, check, copier, launcher, release_stream
+from ..cuda.graph import Graph, GraphMemory, capturing, check, copier, launcher, release_stream
 from ..cuda.lifetime import ExportedMemory
 from ..cuda.recording import Recording
 from ..cuda.stream import LEGACY_DEFAULT, Stream
@@ -240,18 +240,19 @@ def record(
     ``template`` is that of the arguments (positional, keywords), and ``leaves`` are their arrays as the
     caller gave them; ``arrays`` are the same arrays of this package.
     """
-    stream, arena = acquire_stream(device), Arena(device)
+    stream, memory = graphs.acquire_stream(device), GraphMemory(device)
+    arena = Arena(memory.allocate)
     recording = Recording(stream, arena)
     if not copied:
         recording.kept.update({id(array.memory): array.memory for array in arrays})
     try:
-        operands = [_operand(array, arena.memory, stream) for array in arrays] if copied else []
+        operands = [_operand(array, memory, stream) for array in arrays] if copied else []
         with streams.relaxed(), following(stream) as pools, context.use(stream=stream):
             pairs = zip(leaves, operands, strict=True) if copied else ()
             given = [as_array_of(library_of(leaf), one.array) for leaf, one in pairs] if copied else leaves
             graph, template, results = _captured(function, rebuild(template, iter(given)), recording)
         recording.kept |= pools
-        found = Record(graph, arena.memory, operands, copied=copied)
+        found = Record(graph, memory, operands, copied=copied)
         found.finish(recording, template, results, shared=bool(pools))
         return found
     except BaseException as error:

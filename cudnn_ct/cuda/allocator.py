@@ -15,9 +15,9 @@ from . import lifetime
 from . import memory as memories
 from . import recording as recordings
 from . import stream as streams
+from .arena import GRANULARITY
 from .stream import Stream
 
-GRANULARITY = 512  # bytes; sizes are rounded up to multiples of it, as in the pool
 MAX_BLOCK = 2**20  # bytes of the largest block that is cached
 MAX_CACHED = 64 * 2**20  # bytes for each device; all idle blocks are released if one more does not fit
 

@@ -1,66 +1,15 @@
-"""Memory of a CUDA graph: allocated while the graph is recorded, and freed after its last launch."""
+"""The memory that the calls of a recording share: blocks that were dropped are reused."""
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from .._handle import outlive_cycles
-from . import memory as memories
-from . import stream as streams
-from .allocator import GRANULARITY
-from .lifetime import ExportedMemory, defer
 from .stream import Stream
 
-
-class _Pointers:
-    """Device memory that is freed on ``stream`` with the last reference to this."""
-
-    __slots__ = ("nbytes", "pointers", "stream")
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self.pointers: list[int] = []
-        self.nbytes = 0
-        outlive_cycles(self)
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if ending():
-            return
-        for pointer in self.pointers:
-            if not memories._freed(pointer, self.stream):
-                defer(partial(memories._freed, pointer, self.stream))
-
-
-class GraphMemory:
-    """The memory of one graph, and the streams that the graph was launched on.
-
-    It is freed after the last launch on each of them. Arrays in this memory reference it. It is allocated and
-    freed on a stream of this package that nothing captures.
-    """
-
-    __slots__ = ("launched_on", "owned")
-
-    def __init__(self, device: int) -> None:
-        self.owned = _Pointers(streams.own_stream(device))
-        self.launched_on: dict[Stream, None] = {}
-        outlive_cycles(self)
-
-    def allocate(self, nbytes: int, what: str) -> int:
-        """Allocate memory, also during a capture, and return its address."""
-        owned = self.owned
-        pointer = memories._allocated(nbytes, owned.stream, what)
-        owned.pointers.append(pointer)
-        owned.nbytes += nbytes
-        return pointer
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():
-            for stream in self.launched_on:
-                ExportedMemory(self.owned, self.owned.stream, stream)
+GRANULARITY = 512  # bytes; sizes are rounded up to multiples of it, as in the pool
 
 
 class _Block:
@@ -85,11 +34,11 @@ class Arena:
     """Allocator for the calls of one recording.
 
     Memory that was dropped is reused on its stream only: a graph keeps the order of work on a stream.
-    ``memory`` owns all of it, so an array that outlives the recording keeps its memory.
+    ``new`` allocates it and references its owner, so an array that outlives the recording keeps its memory.
     """
 
-    def __init__(self, device: int) -> None:
-        self.memory = GraphMemory(device)
+    def __init__(self, new: Callable[[int, str], int]) -> None:
+        self._new = new
         self.dropped: list[tuple[Stream, int, int]] = []
         self.blocks = 0  # that were handed out
         self._idle: dict[Stream, list[tuple[int, int]]] = {}  # sorted by size
@@ -107,7 +56,7 @@ class Arena:
         if place < len(idle) and idle[place][0] <= 2 * size:
             size, pointer = idle.pop(place)
         else:
-            pointer = self.memory.allocate(size, what)
+            pointer = self._new(size, what)
         self.blocks += 1
         return _Block(self, pointer, size, stream)
 

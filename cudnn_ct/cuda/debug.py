@@ -11,6 +11,7 @@ from .._config import config
 from .._handle import NativeHandle
 from .._lib import Library, prototypes
 from ..errors import ExecutionFailedError
+from . import event as events
 from . import stream as streams
 from .launch_log import add_launch_history, record
 from .stream import Stream
@@ -49,7 +50,7 @@ def record_launch(what: str, stream: Stream, function: str | None = None) -> Non
     if streams.is_capturing(stream):
         return
     try:
-        streams.synchronize(stream)
+        events.synchronize(stream)
     except ExecutionFailedError as error:
         culprit = ExecutionFailedError(f"{what} failed on the device: {error}", function=function)
         raise add_launch_history(culprit, stream) from error

@@ -1,4 +1,4 @@
-"""Events: the order among streams, and the device time of work."""
+"""Events: the order among streams, waits of the host, and the device time of work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from .._handle import outlive_cycles
 from ..errors import CudnnError
 from . import driver as cuda
+from . import recording
 from . import stream as streams
 from .stream import Stream
 
@@ -56,6 +57,19 @@ def wait_stream(before: Stream, after: Stream) -> None:
     """Make later work on ``after`` wait for the work on ``before``."""
     if before != after:
         wait(after, record(before))
+
+
+def synchronize(stream: Stream) -> None:
+    """Wait on the host until everything enqueued on the stream is complete."""
+    recording.refuse(f"waiting for {stream} on the host")
+    streams.wait(stream)
+
+
+def synchronize_device(device: int) -> None:
+    """Wait on the host until everything enqueued on any stream of a device is complete."""
+    recording.refuse(f"waiting for device {device} on the host")
+    with streams.on_device(device), streams.relaxed():
+        cuda.call(f"waiting for device {device}", "cuCtxSynchronize")
 
 
 def is_done(event: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Captures of streams as CUDA graphs, and the graphs."""
+"""Captures of streams as CUDA graphs, the graphs, and their memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 from .._handle import outlive_cycles
 from ..errors import CudnnError
 from . import driver as cuda
+from . import memory as memories
 from . import stream as streams
+from .lifetime import ExportedMemory, defer
 from .stream import Stream
 
 _idle_streams: dict[int, list[Stream]] = {}  # by device: streams for later captures
@@ -55,6 +57,53 @@ class Graph:
             return
         with suppress(CudnnError), streams.on_device(self.device), streams.relaxed():  # fails after a fork
             cuda.driver().cuGraphExecDestroy(self.handle)
+
+
+class _Pointers:
+    """Device memory that is freed on ``stream`` with the last reference to this."""
+
+    __slots__ = ("nbytes", "pointers", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.pointers: list[int] = []
+        self.nbytes = 0
+        outlive_cycles(self)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending():
+            return
+        for pointer in self.pointers:
+            if not memories._freed(pointer, self.stream):
+                defer(partial(memories._freed, pointer, self.stream))
+
+
+class GraphMemory:
+    """The memory of one graph, and the streams that the graph was launched on.
+
+    It is freed after the last launch on each of them. Arrays in this memory reference it. It is allocated and
+    freed on a stream of this package that nothing captures.
+    """
+
+    __slots__ = ("launched_on", "owned")
+
+    def __init__(self, device: int) -> None:
+        self.owned = _Pointers(streams.own_stream(device))
+        self.launched_on: dict[Stream, None] = {}
+        outlive_cycles(self)
+
+    def allocate(self, nbytes: int, what: str) -> int:
+        """Allocate memory, also during a capture, and return its address."""
+        owned = self.owned
+        pointer = memories._allocated(nbytes, owned.stream, what)
+        owned.pointers.append(pointer)
+        owned.nbytes += nbytes
+        return pointer
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
+            for stream in self.launched_on:
+                ExportedMemory(self.owned, self.owned.stream, stream)
 
 
 @contextmanager

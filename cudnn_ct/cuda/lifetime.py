@@ -105,7 +105,7 @@ def _returned(uses: StreamUses, consumer: Stream) -> bool:
             return True
         if consumer.lasts or _may_be_capturing(uses.home, consumer.device):
             return False
-        streams.synchronize_device(consumer.device)
+        events.synchronize_device(consumer.device)
     except CudnnError:  # the context is lost, another thread captures, or the process forked
         return False
     return True

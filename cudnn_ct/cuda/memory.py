@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .._handle import outlive_cycles
 from ..errors import AllocationError, CudnnError, NotInitializedError
 from . import driver as cuda
+from . import event as events
 from . import recording
 from . import stream as streams
 from .debug import record_launch
@@ -206,7 +207,7 @@ def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -
     _enqueue(doing, "cuMemcpyHtoDAsync", pointer, address, source.nbytes, stream=stream)
     kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     if int(driver.cuPointerGetAttribute(kind, address)[0]) == 0:
-        streams.synchronize(stream)  # pinned memory is read asynchronously
+        events.synchronize(stream)  # pinned memory is read asynchronously
 
 
 def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
@@ -214,7 +215,7 @@ def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> 
     refuse_captured("to", stream)  # the wait for it would end the capture
     doing = f"copying {target.nbytes:,} bytes to the host from {pointer:#x}"
     _enqueue(doing, "cuMemcpyDtoHAsync", target.ctypes.data, pointer, target.nbytes, stream=stream)
-    streams.synchronize(stream)
+    events.synchronize(stream)
 
 
 def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
@@ -254,7 +255,7 @@ def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
 
 def _enqueue(doing: str, function: str, *arguments: Any, stream: Stream) -> None:
     """Call a function of the driver that enqueues work on a stream, its last argument."""
-    streams.refuse_unrecorded(stream)
+    recording.refuse_unrecorded(stream)
     cuda.call(doing, function, *arguments, stream.handle, stream=stream)
     record_launch(doing, stream)
 

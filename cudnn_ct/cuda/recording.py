@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import NotInitializedError
-
-if TYPE_CHECKING:
-    from .arena import Arena
-    from .stream import Stream
+from .arena import Arena
+from .stream import Stream, is_capturing
 
 
 class _Thread(threading.local):
@@ -76,6 +74,16 @@ def refuse_device(device: int) -> None:
     recording = current()
     if recording is not None and device != recording.stream.device:
         refuse(f"a change to device {device}")
+
+
+def refuse_unrecorded(stream: Stream) -> None:
+    """Raise if this thread records a function, of which a call on ``stream`` would be no part."""
+    recording = current()
+    if recording is not None and stream != recording.stream and not is_capturing(stream):
+        raise recording.fail(
+            f"a call on {stream} cannot be recorded in a CUDA graph: order the stream after the current one "
+            "by an event, and the current one after it"
+        )
 
 
 def keep(thing: object) -> None:

@@ -15,7 +15,6 @@ from .. import _background
 from .._handle import in_forked_child
 from . import device as devices
 from . import driver as cuda
-from . import recording
 
 NO_DEVICE = -1  # returned by `set_device` in a thread that has not used CUDA
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0
@@ -275,16 +274,6 @@ def is_capturing(stream: Stream) -> bool:
     return int(result) == 0 and int(status) != 0
 
 
-def refuse_unrecorded(stream: Stream) -> None:
-    """Raise if this thread records a function, of which a call on ``stream`` would be no part."""
-    current = recording.current()
-    if current is not None and stream != current.stream and not is_capturing(stream):
-        raise current.fail(
-            f"a call on {stream} cannot be recorded in a CUDA graph: order the stream after the current one "
-            "by an event, and the current one after it"
-        )
-
-
 def can_enqueue(stream: Stream) -> bool:
     """Return whether work on a stream leaves captures alone: its own, and of blocking streams if it is 0."""
     # The driver reports the capture of a blocking stream as an error, and keeps the capture valid.
@@ -292,23 +281,10 @@ def can_enqueue(stream: Stream) -> bool:
     return not int(result) and not int(status)
 
 
-def synchronize(stream: Stream) -> None:
-    """Wait on the host until everything enqueued on the stream is complete."""
-    recording.refuse(f"waiting for {stream} on the host")
-    wait(stream)
-
-
 def wait(stream: Stream) -> None:
-    """Wait like :func:`synchronize`, also while this thread records a function."""
+    """Wait on the host until everything enqueued on the stream is complete, also during a recording."""
     with on_device(stream.device), relaxed():
         cuda.call(f"synchronizing {stream}", "cuStreamSynchronize", stream.handle, stream=stream)
-
-
-def synchronize_device(device: int) -> None:
-    """Wait on the host until everything enqueued on any stream of a device is complete."""
-    recording.refuse(f"waiting for device {device} on the host")
-    with on_device(device), relaxed():
-        cuda.call(f"waiting for device {device}", "cuCtxSynchronize")
 
 
 class _Own:

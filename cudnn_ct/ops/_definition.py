@@ -11,10 +11,9 @@ from ..plans.base import tensors_of
 from ..shapes.fused import Float8Conv
 from ..shapes.matmul import MatmulProblem
 from .graph.arithmetic import ActivationMethods, ArithmeticMethods
-from .graph.builder import TensorState
 from .graph.native import native_graph
 from .graph.products import NormMethods, ProductMethods
-from .graph.tensors import GraphTensor, Operand
+from .graph.tensors import GraphTensor, Operand, TensorState
 
 P = TypeVar("P")
 

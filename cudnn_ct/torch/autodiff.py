@@ -19,29 +19,6 @@ __all__ = ["Gradient", "Known", "register_gradient"]
 MAX_SAVED = 1024  # combinations of parameters and operands that need gradients, of an operator
 
 
-class _Operators:
-    """The operators that formulas call, with parameters by name."""
-
-    broadcast_to = staticmethod(torch.broadcast_to)
-    gelu_backward = staticmethod(torch.ops.aten.gelu_backward)
-
-    def __getattr__(self, name: str) -> Any:
-        from .operators import call  # it imports this module
-
-        run, row = call(name), ROWS[name]
-
-        def operator(*tensors: Any, **params: Any) -> Any:
-            left = row.operands[len(tensors) :]
-            operands = (*tensors, *[params.get(one) for one in left])
-            return run(*operands, *[params.get(one, param.default) for one, param in row.params.items()])
-
-        setattr(self, name, operator)
-        return operator
-
-
-_OPERATORS = _Operators()
-
-
 class _Saved(NamedTuple):
     """What the gradient of a call with some parameters reads, if some operands need one.
 
@@ -115,10 +92,10 @@ def _unless_changed(kept: _Kept) -> torch.Tensor | None:
 
 
 class Gradient:
-    """The gradient of an operator, by the formula of its row of the table."""
+    """The gradient of an operator, by the formula of its row of the table, which calls ``operators``."""
 
-    def __init__(self, name: str, row: Row) -> None:
-        self._name, self._row = name, row
+    def __init__(self, name: str, row: Row, operators: Any) -> None:
+        self._name, self._row, self._operators = name, row, operators
         self._saved = BoundedDict(MAX_SAVED)
         self._count, self._single = len(row.operands), len(row.results) == 1
 
@@ -189,13 +166,13 @@ class Gradient:
             result, ctx.kept = _unless_changed(ctx.kept), None  # another backward pass computes it again
             if result is None:
                 operands = [arrays[one] for one in row.operands]
-                result = getattr(_OPERATORS, self._name)(*operands, **saved.params)
+                result = getattr(self._operators, self._name)(*operands, **saved.params)
             arrays[row.results[0]] = result
         for place, strides in zip(saved.unread, ctx.strides if saved.changeable else (), strict=True):
             shape, dtype = facts[row.operands[place]]
             arrays[row.operands[place]] = given[0].new_empty_strided(shape, strides, dtype=dtype)
         shapes = {one: fact[0] for one, fact in facts.items() if fact is not None}
-        found = row.gradient(_OPERATORS, Backward(arrays, shapes, saved.params, saved.wanted))
+        found = row.gradient(self._operators, Backward(arrays, shapes, saved.params, saved.wanted))
         gradients = [found[one] if one in saved.wanted else None for one in row.operands]
         cast = [
             None if one is None else one.to(facts[operand][1])

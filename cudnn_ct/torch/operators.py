@@ -180,7 +180,26 @@ def _fake(name: str, *given: Any) -> Any:
     return fake_results(name, given)
 
 
-GRADIENTS = {name: Gradient(name, row) for name, row in ROWS.items()}
+class _Operators:
+    """The operators that formulas of gradients call, with parameters by name."""
+
+    broadcast_to = staticmethod(torch.broadcast_to)
+    gelu_backward = staticmethod(torch.ops.aten.gelu_backward)
+
+    def __getattr__(self, name: str) -> Any:
+        run, row = call(name), ROWS[name]
+
+        def operator(*tensors: Any, **params: Any) -> Any:
+            left = row.operands[len(tensors) :]
+            operands = (*tensors, *[params.get(one) for one in left])
+            return run(*operands, *[params.get(one, param.default) for one, param in row.params.items()])
+
+        setattr(self, name, operator)
+        return operator
+
+
+_OPERATORS = _Operators()
+GRADIENTS = {name: Gradient(name, row, _OPERATORS) for name, row in ROWS.items()}
 
 for _name, _row in ROWS.items():
     _define(_name, _row)

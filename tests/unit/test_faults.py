@@ -57,7 +57,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 EVENT: Any = SimpleNamespace(handle=0x30)
 BYTES = np.zeros(8, np.uint8)
 CALLS: dict[str, Callable[[], object]] = {
-    "synchronize": lambda: streams.synchronize(STREAM),
+    "synchronize": lambda: events.synchronize(STREAM),
     "record": lambda: events.record(STREAM),
     "wait": lambda: events.wait(STREAM, EVENT),
     "restore_device": lambda: streams.restore_device(1),

@@ -1,51 +1,35 @@
-"""The state of a graph while it is defined: tensors, operations, outputs; and its checks."""
+"""The state of a graph while it is defined: operations and outputs; and its checks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from ..._config import config
 from ...dtypes import DTYPES, as_dtype
-from ...errors import NotSupportedError
 from ...shapes.checks import FLOATS
 from ...shapes.graph.kinds import KINDS
-from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue, Role
-from ...shapes.graph.rules import Result
-from ...shapes.parse import as_choice, as_float, as_ints
-from ...shapes.specs import LAYOUTS, Shape, TensorSpec, check_shape, packed_strides
+from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
+from ...shapes.parse import as_float
+from ...shapes.specs import TensorSpec, check_shape
 from ...typing import DTypeLike, Layout
-from .tensors import GraphTensor, Operand
+from .tensors import GraphTensor, GraphTensors, Operand, TensorState, dtype_in_memory, strides_of
 
 _PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _HALF = ("float16", "bfloat16")
 
 
-class TensorState(NamedTuple):
-    """A tensor while the graph is defined; ``result`` is what the rule of its operation returned."""
-
-    name: str
-    spec: TensorSpec
-    role: Role
-    value: float | int | None = None
-    result: Result | None = None
-    dtype: str = ""
-    strides: Shape | None = None
-
-
-class GraphBuilder:
+class GraphBuilder(GraphTensors):
     """Tensors and operations in the order of their definition."""
 
     def __init__(
         self, *, intermediate_dtype: DTypeLike = "float32", compute_dtype: DTypeLike = "float32"
     ) -> None:
+        super().__init__()
         self._intermediate = as_dtype(intermediate_dtype).name
         self._compute = as_dtype(compute_dtype).name
-        self._states: list[TensorState] = []
         self._nodes: list[GraphNode] = []
-        self._names: set[str] = set()
-        self._marked: dict[int, None] = {}
 
     def input(
         self,
@@ -79,8 +63,8 @@ class GraphBuilder:
         if name in ("out", "stream"):
             raise ValueError(f"name is an argument of calls: got {name!r}, expected another one")
         count = sum(state.role == "input" for state in self._states)
-        stored = _dtype_in_memory(as_dtype(dtype).name, "input")
-        spec = TensorSpec(dims, _strides(dims, strides, layout), stored)
+        stored = dtype_in_memory(as_dtype(dtype).name, "input")
+        spec = TensorSpec(dims, strides_of(dims, strides, layout), stored)
         return self._new(TensorState(self._named(name, f"input_{count}"), spec, "input"))
 
     def constant(
@@ -194,49 +178,6 @@ class GraphBuilder:
             "number; arrays are passed to the built graph"
         )
 
-    def _place(self, tensor: GraphTensor, role: str) -> int:
-        if not isinstance(tensor, GraphTensor):
-            raise TypeError(f"{role} is not a GraphTensor: got {type(tensor).__name__}")
-        if tensor._graph is not self:
-            raise ValueError(
-                f"{role} belongs to another graph: got {tensor!r}, expected a tensor of this one"
-            )
-        return tensor._place
-
-    def _new(self, state: TensorState) -> GraphTensor:
-        self._states.append(state)
-        return GraphTensor(self, len(self._states) - 1)  # type: ignore[arg-type]  # self is a Graph
-
-    def _named(self, name: str | None, default: str) -> str:
-        if name is not None and (not isinstance(name, str) or not name):
-            raise TypeError(f"name is not a name: got {name!r}, expected a string of at least one character")
-        if name is not None and name in self._names:
-            raise ValueError(f"name is used twice: got {name!r}, expected a name that no other tensor has")
-        found = name if name is not None else default
-        while name is None and found in self._names:
-            found += "_"
-        self._names.add(found)
-        return found
-
-    def _mark_output(
-        self,
-        tensor: GraphTensor,
-        dtype: DTypeLike | None,
-        strides: Iterable[int] | None,
-        layout: Layout | None,
-        name: str | None,
-    ) -> None:
-        place = self._place(tensor, "output")
-        state = self._states[place]
-        if dtype is not None:
-            state = state._replace(dtype=_dtype_in_memory(as_dtype(dtype).name, f"output {state.name!r}"))
-        if strides is not None or layout is not None:
-            state = state._replace(strides=_strides(state.spec.shape, strides, layout))
-        if name is not None:
-            state = state._replace(name=self._named(name, ""))
-        self._states[place] = state
-        self._marked[place] = None
-
     # --- the value of the graph ---
 
     def _reachable(self, outputs: Iterable[int]) -> tuple[list[GraphNode], set[int]]:
@@ -301,42 +242,9 @@ class GraphBuilder:
         own = state.result.dtype
         computed = own in ("", "bool", self._intermediate)
         dtype = state.dtype or state.result.stored or (first if computed else own)
-        dtype = _dtype_in_memory(dtype, f"output {state.name!r}")
+        dtype = dtype_in_memory(dtype, f"output {state.name!r}")
         strides = state.spec.strides if state.strides is None else state.strides
         return GraphValue(state.name, TensorSpec(state.spec.shape, strides, dtype), "output")
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a Graph cannot be copied or pickled; pickle the value that define() returns")
-
-
-def _dtype_in_memory(dtype: str, what: str) -> str:
-    """Return the dtype of a tensor in memory; raise NotSupportedError if it is bool."""
-    if dtype == "bool":
-        raise NotSupportedError(
-            f"{what} cannot be bool: cuDNN reads and writes packed bits in some graphs and bytes in others; "
-            "pass int8, uint8 or a floating-point dtype"
-        )
-    return dtype
-
-
-def _strides(shape: Shape, strides: Iterable[int] | None, layout: Layout | None) -> Shape:
-    """Return the strides of a tensor that has memory."""
-    if strides is None:
-        return packed_strides(shape, "nchw" if layout is None else as_choice(layout, LAYOUTS, "layout"))
-    if layout is not None:
-        raise ValueError(f"strides and layout are both given: got {strides} and {layout!r}, expected one")
-    steps = as_ints(strides, "strides")
-    if len(steps) != len(shape):
-        raise ValueError(
-            f"strides have {len(steps)} numbers: got {steps}, expected {len(shape)} as in {shape}"
-        )
-    spec = TensorSpec(shape, check_shape(steps, "strides"), "float32")
-    if not spec.representable or spec.overlaps_itself:
-        raise ValueError(
-            f"strides are not supported: got {steps} for shape {shape}, expected positive ones that keep "
-            "elements apart"
-        )
-    return spec.strides
 
 
 def _frozen(value: Any) -> Any:

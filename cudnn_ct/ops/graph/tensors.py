@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NamedTuple, NoReturn
 
-from ...shapes.specs import Shape
+from ...dtypes import as_dtype
+from ...errors import NotSupportedError
+from ...shapes.graph.problem import Role
+from ...shapes.graph.rules import Result
+from ...shapes.parse import as_choice, as_ints
+from ...shapes.specs import LAYOUTS, Shape, TensorSpec, check_shape, packed_strides
 from ...typing import DTypeLike, Layout
-
-if TYPE_CHECKING:
-    from .graph import Graph
 
 
 def _operator(method: str, *, swapped: bool = False) -> Callable[[GraphTensor, Operand], GraphTensor]:
@@ -17,8 +19,7 @@ def _operator(method: str, *, swapped: bool = False) -> Callable[[GraphTensor, O
 
     def operator(self: GraphTensor, other: Operand) -> GraphTensor:
         operands = (other, self) if swapped else (self, other)
-        made: GraphTensor = getattr(self._graph, method)(*operands)
-        return made
+        return self._made(method, *operands)
 
     return operator
 
@@ -33,7 +34,7 @@ class GraphTensor:
     __slots__ = ("_graph", "_place")
     __array_ufunc__ = None  # operators of NumPy arrays and scalars leave the operation to this class
 
-    def __init__(self, graph: Graph, place: int) -> None:
+    def __init__(self, graph: GraphTensors, place: int) -> None:
         self._graph, self._place = graph, place
 
     @property
@@ -79,7 +80,15 @@ class GraphTensor:
         name : str, optional
             Name of the output as an argument and in messages.
         """
-        self._graph._mark_output(self, dtype, strides, layout, name)
+        graph, state = self._graph, self._graph._states[self._place]
+        if dtype is not None:
+            state = state._replace(dtype=dtype_in_memory(as_dtype(dtype).name, f"output {state.name!r}"))
+        if strides is not None or layout is not None:
+            state = state._replace(strides=strides_of(state.spec.shape, strides, layout))
+        if name is not None:
+            state = state._replace(name=graph._named(name, ""))
+        graph._states[self._place] = state
+        graph._marked[self._place] = None
         return self
 
     def __repr__(self) -> str:
@@ -93,14 +102,19 @@ class GraphTensor:
     __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
     __eq__, __ne__ = _operator("equal"), _operator("not_equal")  # type: ignore[assignment]
 
+    def _made(self, method: str, *operands: Operand) -> GraphTensor:
+        """Return the result of a method of the graph, which is defined in the module of its family."""
+        made: GraphTensor = getattr(self._graph, method)(*operands)
+        return made
+
     def __matmul__(self, other: GraphTensor) -> GraphTensor:
-        return self._graph.matmul(self, other)
+        return self._made("matmul", self, other)
 
     def __neg__(self) -> GraphTensor:
-        return self._graph.neg(self)
+        return self._made("neg", self)
 
     def __abs__(self) -> GraphTensor:
-        return self._graph.abs(self)
+        return self._made("abs", self)
 
     __hash__ = object.__hash__
 
@@ -116,3 +130,81 @@ Operand = GraphTensor | float
 
 Operands = dict[str, Operand | None]
 """The operands of an operation by role; those that are None do not exist."""
+
+
+class TensorState(NamedTuple):
+    """A tensor while the graph is defined; ``result`` is what the rule of its operation returned."""
+
+    name: str
+    spec: TensorSpec
+    role: Role
+    value: float | int | None = None
+    result: Result | None = None
+    dtype: str = ""
+    strides: Shape | None = None
+
+
+class GraphTensors:
+    """The tensors of a graph while it is defined, in the order of their definition."""
+
+    def __init__(self) -> None:
+        self._states: list[TensorState] = []
+        self._names: set[str] = set()
+        self._marked: dict[int, None] = {}
+
+    def _new(self, state: TensorState) -> GraphTensor:
+        self._states.append(state)
+        return GraphTensor(self, len(self._states) - 1)
+
+    def _place(self, tensor: GraphTensor, role: str) -> int:
+        if not isinstance(tensor, GraphTensor):
+            raise TypeError(f"{role} is not a GraphTensor: got {type(tensor).__name__}")
+        if tensor._graph is not self:
+            raise ValueError(
+                f"{role} belongs to another graph: got {tensor!r}, expected a tensor of this one"
+            )
+        return tensor._place
+
+    def _named(self, name: str | None, default: str) -> str:
+        if name is not None and (not isinstance(name, str) or not name):
+            raise TypeError(f"name is not a name: got {name!r}, expected a string of at least one character")
+        if name is not None and name in self._names:
+            raise ValueError(f"name is used twice: got {name!r}, expected a name that no other tensor has")
+        found = name if name is not None else default
+        while name is None and found in self._names:
+            found += "_"
+        self._names.add(found)
+        return found
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a Graph cannot be copied or pickled; pickle the value that define() returns")
+
+
+def dtype_in_memory(dtype: str, what: str) -> str:
+    """Return the dtype of a tensor in memory; raise NotSupportedError if it is bool."""
+    if dtype == "bool":
+        raise NotSupportedError(
+            f"{what} cannot be bool: cuDNN reads and writes packed bits in some graphs and bytes in others; "
+            "pass int8, uint8 or a floating-point dtype"
+        )
+    return dtype
+
+
+def strides_of(shape: Shape, strides: Iterable[int] | None, layout: Layout | None) -> Shape:
+    """Return the strides of a tensor that has memory."""
+    if strides is None:
+        return packed_strides(shape, "nchw" if layout is None else as_choice(layout, LAYOUTS, "layout"))
+    if layout is not None:
+        raise ValueError(f"strides and layout are both given: got {strides} and {layout!r}, expected one")
+    steps = as_ints(strides, "strides")
+    if len(steps) != len(shape):
+        raise ValueError(
+            f"strides have {len(steps)} numbers: got {steps}, expected {len(shape)} as in {shape}"
+        )
+    spec = TensorSpec(shape, check_shape(steps, "strides"), "float32")
+    if not spec.representable or spec.overlaps_itself:
+        raise ValueError(
+            f"strides are not supported: got {steps} for shape {shape}, expected positive ones that keep "
+            "elements apart"
+        )
+    return spec.strides

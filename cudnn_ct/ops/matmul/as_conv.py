@@ -21,6 +21,9 @@ from ...shapes.specs import TensorSpec
 from .._reduced_source import ReducedSource, packed_source
 from ..conv.candidates import CONVOLUTIONS
 from ..conv.legacy_plans import unfused_plan
+from .cublaslt import with_cublaslt
+from .source import sliced_products
+from .views import packed_operands
 
 
 def convolution_of(problem: MatmulProblem) -> FusedConv:
@@ -72,4 +75,5 @@ def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context
 _CONVOLUTIONS = ReducedSource(
     CONVOLUTIONS, lambda problem: convolution_of(problem).conv, _planned, comparable=False
 )
-AS_CONVOLUTION = packed_source(_CONVOLUTIONS, partial(packed_of, layout="nchw"))
+_PACKED = packed_source(_CONVOLUTIONS, partial(packed_of, layout="nchw"))
+AS_CONVOLUTIONS = packed_source(sliced_products(with_cublaslt(_PACKED)), packed_operands)

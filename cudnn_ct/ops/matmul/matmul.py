@@ -6,8 +6,10 @@ from typing import Any, Never
 
 from ..._config import config
 from ..._hints import UNSET, corrected
+from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
+from ...graph.broadcasts import in_words
 from ...plans.wrappers import zero_results
 from ...shapes.checks import Outs, Specs
 from ...shapes.layer import results_of
@@ -19,7 +21,7 @@ from .._documented import documented
 from .._operands import present
 from .._operation import Operation, Select
 from .cublaslt import check_name
-from .source import source_of
+from .source import PRODUCTS, TENSOR_CORES, converted_weights
 
 
 @documented()
@@ -108,10 +110,21 @@ def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> MatmulPro
     return matmul_problem(specs, outs, *params, allow_tf32=config.allow_tf32, aligned=aligned)
 
 
+def _source_of(problem: MatmulProblem) -> CandidateSource:
+    """Return the candidates of a product."""
+    if problem.b_scale and not in_words(problem.b):
+        return converted_weights(TENSOR_CORES)
+    if problem.tensor_cores or problem.compute == "int32":
+        return PRODUCTS
+    from .as_conv import AS_CONVOLUTIONS  # with the convolutions, which half precision does not need
+
+    return AS_CONVOLUTIONS
+
+
 def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
     """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
     empty = None if problem.y.size and problem.terms else zero_results(results_of(problem))
-    selected = select_engine(problem, params, source_of(problem), empty, check_name=check_name)
+    selected = select_engine(problem, params, _source_of(problem), empty, check_name=check_name)
     if empty and problem.y.size and problem._replace(alpha=1.0).has_epilogue:
         raise NotSupportedError(
             f"the sums of a {problem.a} and b {problem.b} have no terms, and are not combined with a "

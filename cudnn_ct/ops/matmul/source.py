@@ -1,4 +1,4 @@
-"""Candidates for products of matrices: engines of graphs or, without tensor cores, convolutions; cuBLASLt."""
+"""Candidates for products of matrices: engines of graphs, and cuBLASLt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from ...algo_cache import CandidateSource
 from ...context import Context
-from ...graph.broadcasts import in_words
 from ...graph.operations import Graph
 from ...legal.rules import more_engines_of
 from ...plans.base import Candidate, Plan, tensors_of
@@ -70,7 +69,7 @@ def _with_room(row: Candidate, problem: MatmulProblem) -> Candidate:
 # --- candidates --------------------------------------------------------------------------------------------
 
 
-def _sliced(cores: CandidateSource) -> ReducedSource:
+def sliced_products(cores: CandidateSource) -> ReducedSource:
     """Return the candidates of products of three axes, run once for each slice of a problem."""
 
     def planned(inner: CandidateSource, problem: Any, candidate: Candidate, context: Context) -> Plan:
@@ -82,16 +81,5 @@ def _sliced(cores: CandidateSource) -> ReducedSource:
 
 
 _ENGINES = GraphSource(matmul_graph)
-TENSOR_CORES = packed_source(_sliced(_ENGINES), packed_operands, more_engines_of)
-_PRODUCTS = packed_source(_sliced(with_cublaslt(_ENGINES)), packed_operands, more_engines_of)
-
-
-def source_of(problem: MatmulProblem) -> CandidateSource:
-    """Return the candidates of a product."""
-    if problem.b_scale and not in_words(problem.b):
-        return converted_weights(TENSOR_CORES)
-    if problem.tensor_cores or problem.compute == "int32":
-        return _PRODUCTS
-    from .as_conv import AS_CONVOLUTION  # with the convolutions, which half precision does not need
-
-    return packed_source(_sliced(with_cublaslt(AS_CONVOLUTION)), packed_operands)
+TENSOR_CORES = packed_source(sliced_products(_ENGINES), packed_operands, more_engines_of)
+PRODUCTS = packed_source(sliced_products(with_cublaslt(_ENGINES)), packed_operands, more_engines_of)
