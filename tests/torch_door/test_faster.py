@@ -139,7 +139,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.behind = 0.0
         monkeypatch.setattr(faster.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(streams, "synchronize", self.wait)
+        monkeypatch.setattr(streams, "wait", self.wait)
 
     def wait(self, _: object) -> None:
         self.now = max(self.now, self.behind)
