@@ -78,12 +78,21 @@ def _scaled(draw: st.DrawFn) -> LayerCase:
     return LayerCase("scaled_matmul", operands, keywords, outs, terms={"y": 40.0})
 
 
-def check_product(case: LayerCase, algo: str = "cublaslt 0", tolerance: float | None = None) -> None:
-    """Compare a product by an algorithm with the reference; out is written in place."""
+def check_product(case: LayerCase, algo: str = "cublaslt 0", tolerance: float | None = None) -> bool:
+    """Compare a product by an algorithm with the reference; out is written in place.
+
+    Return False for a product that is not supported: cuBLASLt needs operands that are aligned, and cuDNN has
+    no engine for GELU without tensor cores.
+    """
     operands = [one.array() for one in case.operands if one]
     more = {name: one.array() for name, one in case.outs.items()}
     placed = {name: own(array) for name, array in more.items()}
-    got = getattr(ct, case.operation)(*map(own, operands), **case.keywords, **placed, algo=algo)
+    try:
+        got = getattr(ct, case.operation)(*map(own, operands), **case.keywords, **placed, algo=algo)
+    except ct.NotSupportedError as error:
+        assert {"activation": "gelu_tanh", "precision": "float32"}.items() <= case.keywords.items()
+        assert "operands are not 16-byte aligned" in str(error)
+        return False
     known = {name: value for name, value in case.keywords.items() if name != "precision"}
     wanted = getattr(ct.reference, case.operation)(*operands, **known, **more)
     places = [*zip(several(got), several(wanted), strict=True)]
@@ -97,3 +106,4 @@ def check_product(case: LayerCase, algo: str = "cublaslt 0", tolerance: float | 
             np.testing.assert_allclose(ours, theirs, rtol=0.13, atol=2.0**-8)
         else:
             compare(one, other, tolerance=tolerance, terms=max(case.terms.values()))
+    return True

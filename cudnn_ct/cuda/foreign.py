@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 
+from .._caches import BoundedDict
 from .._caller import INNER
 from ..dtypes import DTYPES, as_dtype
 from ..shapes.specs import UNALIGNED, TensorSpec
@@ -45,13 +46,12 @@ class Library:
         """Return the address and the key of an array; None for one that only DLPack describes."""
         raise NotImplementedError
 
-    def facts(self, key: ArrayKey) -> tuple[Any, ...]:
-        """Return the attributes of arrays with a key."""
-        raise NotImplementedError
+    def known(self, arrays: Sequence[Any]) -> tuple[list[int], list[ArrayKey]] | None:  # noqa: ARG002
+        """Return the addresses and the keys of arrays with the attributes of others that were read."""
+        return None
 
-    def pointer(self, array: Any, facts: tuple[Any, ...]) -> int:
-        """Return the address of an array with these attributes, and 0 for any other."""
-        raise NotImplementedError
+    def learn(self, arrays: Sequence[Any], keys: Sequence[ArrayKey]) -> None:
+        """Keep the keys of arrays that were read."""
 
     def device(self, array: Any) -> int:  # noqa: ARG002
         """Return the device of an array; negative for host memory, or if it is unknown."""
@@ -101,21 +101,24 @@ class PyTorch(Library):
         key = _key_of_torch(array.shape, strides, array.dtype, array.device, not pointer & UNALIGNED)
         return None if key is None or not pointer else (pointer, key)
 
-    def facts(self, key: ArrayKey) -> tuple[Any, ...]:
-        torch, spec = sys.modules[self.module], key.spec
-        dtype = getattr(torch, _DTYPES_OF_TORCH.get(spec.dtype, spec.dtype), None)
-        return spec.shape, spec.strides, dtype, torch.device("cuda", key.device)
+    def known(self, arrays: Sequence[Any]) -> tuple[list[int], list[ArrayKey]] | None:
+        place = len(arrays), arrays[0].shape, getattr(arrays[-1], "shape", None)
+        for fits, keys, require in _known_tensors.get(place, ()):
+            if fits(*arrays):
+                pointers, bits = [*map(type(arrays[0]).data_ptr, arrays)], 0
+                for pointer in pointers:
+                    bits |= pointer
+                if bits & UNALIGNED or 0 in pointers or (require and _records_gradients()):
+                    return None
+                return pointers, keys
+        return None
 
-    def pointer(self, array: Any, facts: tuple[Any, ...]) -> int:
-        shape, strides, dtype, device = facts
-        if array.shape != shape or array.dtype is not dtype or array.device != device or array.is_neg():
-            return 0
-        if array.requires_grad and _records_gradients():
-            return 0
-        try:
-            return array.data_ptr() if array.stride() == strides else 0
-        except RuntimeError:  # no strides, or a transformation of functions
-            return 0
+    def learn(self, arrays: Sequence[Any], keys: Sequence[ArrayKey]) -> None:
+        fits = guard_of(arrays) if all(key.aligned for key in keys) else None
+        if fits is not None:
+            place = len(arrays), arrays[0].shape, arrays[-1].shape
+            made = fits, list(keys), any(array.requires_grad for array in arrays)
+            _known_tensors[place] = [made, *_known_tensors.get(place, ())[: MAX_LAYOUTS - 1]]
 
     def device(self, array: Any) -> int:
         found: int = array.get_device()
@@ -191,6 +194,27 @@ def _key_of_torch(
     return array_key(spec, device.index, aligned, False)
 
 
+MAX_KNOWN = 4096  # numbers and shapes of the tensors of a call
+MAX_LAYOUTS = 8  # of such tensors
+_known_tensors = BoundedDict(MAX_KNOWN)
+
+
+def guard_of(tensors: Sequence[Any]) -> Callable[..., bool] | None:
+    """Return a function of tensors: whether they have the attributes of these.
+
+    The check of torch's compiler takes a tenth of the time of reading them. None without it, and if a tensor
+    is given twice.
+    """
+    shapes, strides = [list(one.shape) for one in tensors], [list(one.stride()) for one in tensors]
+    try:
+        guards = sys.modules["torch"]._C._dynamo.guards.TensorGuards
+        made = guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+        fits: Callable[..., bool] = made.check
+        return fits if fits(*tensors) else None
+    except Exception:  # of any kind: another version of torch
+        return None
+
+
 class CuPy(Library):
     """Arrays of CuPy."""
 
@@ -206,15 +230,6 @@ class CuPy(Library):
             return None
         aligned = not pointer & UNALIGNED
         return pointer, _key_of_cupy(array.shape, array.strides, array.dtype, memory.device_id, aligned)
-
-    def facts(self, key: ArrayKey) -> tuple[Any, ...]:
-        spec, row = key.spec, DTYPES[key.spec.dtype]
-        return spec.shape, tuple(stride * row.itemsize for stride in spec.strides), row.numpy, key.device
-
-    def pointer(self, array: Any, facts: tuple[Any, ...]) -> int:
-        memory = array.data
-        same = (array.shape, array.strides, array.dtype, memory.device_id) == facts
-        return memory.ptr if same else 0
 
     def device(self, array: Any) -> int:
         found: int = array.data.device_id

@@ -13,6 +13,7 @@ from ..cuda import device as devices
 from ..cuda import foreign, interop
 from ..cuda import stream as streams
 from ..cuda.array_key import ArrayKey
+from ..cuda.foreign import Library, library_of
 from ..cuda.stream import Stream, in_use
 from ..dtypes import DTYPES
 from ..shapes.checks import result_spec
@@ -72,10 +73,18 @@ def read_arrays(
     this package; None if an array has to be imported by :func:`import_arrays`.
     """
     where = in_use.get() if stream is None else stream
+    arrays = [*operands]
+    for out in outs:
+        if out is not None:  # `in` would compare tensors
+            arrays.append(out)
+    library = library_of(type(arrays[0]))
+    known = library.known(arrays) if library is not None and len(arrays) > 1 else None
+    if library is not None and known is not None:
+        return _known_arrays(len(operands), outs, library, *known, where)
     keys: list[ArrayKey | None] = []
     pointers: list[int] = []
     given: list[DeviceArray | None] = []
-    library = kind = home = None
+    kind = home = None
     for array in (*operands, *outs):
         if type(array) is DeviceArray:
             if array.writer is not where or array.home is not where or array._uses is not None:
@@ -88,7 +97,7 @@ def read_arrays(
         else:
             if type(array) is not kind:
                 kind, home = type(array), None
-                library = foreign.library_of(kind)
+                library = library_of(kind)
             found = None if library is None else library.read(array)
             if library is None or found is None:
                 return None
@@ -105,7 +114,28 @@ def read_arrays(
         else:
             pointers.append(pointer)
         keys.append(key)
+    if library and len(arrays) > 1 and all(library_of(type(array)) is library for array in arrays):
+        library.learn(arrays, [key for key in keys if key is not None])
     return None if where is None else (where, keys, pointers, given)
+
+
+def _known_arrays(
+    count: int, outs: Sequence[Any], library: Library, pointers: list[int], keys: list[Any], where: Any
+) -> tuple[Stream, list[ArrayKey | None], list[int], Sequence[Any]] | None:
+    """Return what :func:`read_arrays` does for addresses and keys of operands and of the outputs given."""
+    home = library.current(keys[0].device)
+    if where is not None and where is not home:
+        return None
+    if len(keys) == count:
+        return home, [*keys, *outs], pointers, outs
+    found, given, place = keys[:count], [], count
+    for out in outs:
+        if out is not None:
+            out = DeviceArray(keys[place], pointers[place], library.owner(out), home, home, True)
+            place += 1
+        found.append(None if out is None else out.key)
+        given.append(out)
+    return home, found, pointers[:count], given
 
 
 def wrap_arrays(

@@ -9,7 +9,6 @@ from .._config import config
 from ..array import DeviceArray
 from ..context import Context, local
 from ..cuda import stream as streams
-from ..cuda.foreign import Library, library_of
 from ..cuda.stream import Stream, in_use
 from ..plans.base import Candidate
 from ._call import ONE, ZERO, run
@@ -25,7 +24,7 @@ class ThreadPlan:
     ``keys`` are the keys of operands and results that fit ``call``, None for a result that was always new.
     """
 
-    __slots__ = ("_facts", "_library", "call", "keys", "settings")
+    __slots__ = ("call", "keys", "settings")
 
     def __init__(self, call: PreparedCall) -> None:
         self.call = call
@@ -45,16 +44,6 @@ class ThreadPlan:
 
     def _keep(self, keys: tuple[Any, ...], settings: object) -> None:
         self.keys, self.settings = keys, settings
-        self._library: Library | None = None
-        self._facts: tuple[Any, ...] = ()
-
-    def facts(self, library: Library) -> tuple[Any, ...]:
-        """Return the attributes of known arrays of a library; empty if a result was always new."""
-        if self._library is not library:
-            known = None not in self.keys
-            self._facts = tuple(library.facts(key) for key in self.keys) if known else ()
-            self._library = library
-        return self._facts
 
 
 class Prepared:
@@ -116,11 +105,9 @@ def run_checked(
 def launch_known(
     plans: PerContext[Any], inputs: tuple[Any, ...], outs: tuple[Any, ...]
 ) -> Sequence[DeviceArray] | None:
-    """Launch the graph of a call on known arrays of one library and stream; return None if that fails."""
-    kind = type(inputs[0])
-    if kind is not DeviceArray:
-        library = library_of(kind)
-        return None if library is None else _launch_foreign(plans, inputs, outs, library)
+    """Launch the graph of a call on known arrays of this package and one stream; None if that fails."""
+    if type(inputs[0]) is not DeviceArray:
+        return None
     ctx = local.contexts.get(inputs[0].key.device)
     if ctx is None or ctx.running or not ctx.alone:
         return None
@@ -145,38 +132,6 @@ def launch_known(
         return None
     ctx.last_call = mine.call
     return outs
-
-
-def _launch_foreign(
-    plans: PerContext[Any], inputs: tuple[Any, ...], outs: tuple[Any, ...], library: Library
-) -> Sequence[DeviceArray] | None:
-    """Launch a call on arrays of another library, which its current stream alone uses.
-
-    Nothing depends on whether the pointers are aligned: those of a replay are.
-    """
-    ctx = local.contexts.get(library.device(inputs[0]))
-    if ctx is None or ctx.running or not ctx.alone:
-        return None
-    where, mine = library.current(ctx.device), ctx.plans.get(plans.token)
-    if mine is None or mine.settings is not config.snapshot or ctx.stream is not where:
-        return None
-    arrays, known = inputs + outs, mine.facts(library)
-    if (in_use.get() or where) is not where or len(known) != len(arrays):
-        return None
-    facts = [where.handle]
-    for array, expected in zip(arrays, known, strict=False):  # strict is slower
-        pointer = library.pointer(array, expected) if library_of(type(array)) is library else 0
-        if not pointer:
-            return None
-        facts.append(pointer)
-    if not replayed(ctx, mine.call, tuple(facts)):
-        return None
-    ctx.last_call = mine.call
-    first = len(inputs)
-    return [
-        DeviceArray(key, pointer, library.owner(out), where, where, True)
-        for out, key, pointer in zip(outs, mine.keys[first:], facts[first + 1 :], strict=True)
-    ]
 
 
 def run_known(

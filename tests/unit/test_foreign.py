@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
 from cudnn_ct.array_creation import as_operand
@@ -121,32 +120,10 @@ def test_array_of_cupy_is_read_with_its_strides_and_address() -> None:
     assert found.spec == TensorSpec((2, 3), (-6, 1), "float32")
 
 
-OTHER_TENSORS = {
-    "shape": {"shape": (3, 2, 1, 1)},
-    "strides": {"strides": (3, 1, 1, 1)},
-    "dtype": {"dtype": "torch.float16"},
-    "device": {"device": Device("cuda", 1)},
-    "negative bit": {"negative": True},
-    "gradient": {"requires_grad": True},
-    "no storage": {"data_ptr": lambda: no_storage()},
-}
-
-
-@pytest.mark.parametrize("values", OTHER_TENSORS.values(), ids=OTHER_TENSORS)
-def test_only_a_tensor_with_the_same_facts_has_an_address(values: dict[str, Any]) -> None:
-    torch, same = foreign.LIBRARIES[0], Tensor()
-    facts = (same.shape, same.strides, same.dtype, same.device)
-    assert torch.pointer(same, facts) == 0x7000
-    assert torch.pointer(changed(pointer=0x7010), facts) == 0x7010
-    assert torch.pointer(changed(**values), facts) == 0
-
-
-def test_only_an_array_of_cupy_with_the_same_facts_has_an_address() -> None:
-    cupy, key = foreign.LIBRARIES[1], imported(Array()).key
-    same = SimpleNamespace(shape=(2, 3), strides=(-24, 4), dtype=np.dtype("float32"), data=Array.data)
-    assert cupy.pointer(same, cupy.facts(key)) == 0x9004
-    for values in ({"shape": (3, 2)}, {"strides": (12, 4)}, {"dtype": np.dtype("int32")}):
-        assert cupy.pointer(SimpleNamespace(**(vars(same) | values)), cupy.facts(key)) == 0
+def test_tensors_are_not_known_without_the_guards_of_torch() -> None:
+    torch, arrays = foreign.LIBRARIES[0], (Tensor(), Tensor())
+    torch.learn(arrays, [imported(one).key for one in arrays])
+    assert torch.known(arrays) is None
 
 
 def test_call_works_on_the_current_stream_of_the_first_library(waits: Waits) -> None:
