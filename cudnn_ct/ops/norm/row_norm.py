@@ -13,7 +13,8 @@ from ...context import Context
 from ...errors import LibraryLoadError, NotSupportedError
 from ...graph.offline import ShapesOnly, target_of
 from ...graph.operations import Graph, Node, Tensor, node
-from ...legal.rules import applying, more_engines, more_engines_of, rules_of_subjects
+from ...legal.conditions import applying
+from ...legal.rules import more_engines, more_engines_of, rules_of_subjects
 from ...legal.subjects import Subject, node_mode, subjects_of
 from ...plans.base import Candidate, Plan, packed_of, tensors_of
 from ...plans.elementwise import op_tensor_of
