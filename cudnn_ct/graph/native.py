@@ -35,13 +35,13 @@ def operation_graph(graph: Graph, context: Context | Planner) -> BackendDescript
 def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
     check_layouts(graph, target_of(context))
     attributes = target(context, "operationgraph")
-    if not graph.dynamic:
-        return _NativeTensors(context.library).graph(graph, attributes)
-    if wrong := why_wrong_if_dynamic(graph):
-        raise NotSupportedError(f"{wrong}; make a graph that is not dynamic")
-    attributes["is_dynamic_shape_enabled"] = True
+    if graph.dynamic:
+        if wrong := why_wrong_if_dynamic(graph):
+            raise NotSupportedError(f"{wrong}; make a graph that is not dynamic")
+        attributes["is_dynamic_shape_enabled"] = True
     native = _NativeTensors(context.library).graph(graph, attributes)
-    native.kernel_cache = kernel_cache(native, _topology(graph), context)
+    if graph.dynamic:
+        native.kernel_cache = kernel_cache(native, _topology(graph), context)
     return native
 
 

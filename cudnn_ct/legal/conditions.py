@@ -241,8 +241,7 @@ def is_exact(problem: Any) -> bool:
     operands = [value for one in products for value in problem.operands_of(one).values()]
     if not any(value.spec.dtype == "float32" for value in operands):
         return False
-    wrong = any(without_wrong_tf32(one) != one for one in convolutions_of(problem))
-    return not problem.tensor_cores or wrong
+    return not problem.tensor_cores or any(without_wrong_tf32(one) != one for one in convolutions_of(problem))
 
 
 def _adds_in_any_order(problem: Any) -> bool:

@@ -21,13 +21,7 @@ from ...plans.elementwise import op_tensor_of
 from ...plans.program import Step, chained
 from ...plans.wrappers import on_operands_of, zero_results
 from ...shapes.layer import results_of
-from ...shapes.layer_norm import (
-    LayerNormMode,
-    RowNorm,
-    RowNormGradient,
-    row_norm,
-    row_norm_gradient,
-)
+from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient, row_norm, row_norm_gradient
 from ...shapes.specs import Shape, TensorSpec
 from .._algo_arguments import select_engine, without_factors
 from .._elementwise_graph import elementwise_graph
