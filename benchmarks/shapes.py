@@ -109,7 +109,7 @@ def row_of(kind: str, planner: Any) -> str:
 def planned(graph: Any, planner: Any) -> Times:
     """Plan a graph with the first engine of the heuristics."""
     from cudnn_ct.graph.engines import execution_plan, heuristic_configs
-    from cudnn_ct.graph.operations import operation_graph
+    from cudnn_ct.graph.native import operation_graph
 
     start = time.perf_counter()
     native = operation_graph(graph, planner)

@@ -11,8 +11,8 @@ from ._hints import with_hints
 from .cuda import allocator
 from .cuda import memory as memories
 from .cuda import stream as streams
-from .cuda.arena import GRANULARITY
 from .cuda.array_key import ArrayKey
+from .cuda.recording import GRANULARITY
 from .cuda.stream import Stream, resolve_stream
 from .cuda.typed_memory import TypedMemory
 from .dtypes import DTYPES, DType, as_dtype

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.cli.selftest_cases import Case, Inputs, cases
+from cudnn_ct.cli.selftest_cases import cases
+from cudnn_ct.cli.selftest_rows import Case, Inputs
 from cudnn_ct.cuda import driver
 from cudnn_ct.errors import CudnnWarning
 from tests.causal_cases import unavailable

@@ -15,7 +15,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct.cli.selftest_cases import PARAMETERS, required
+from cudnn_ct.cli.selftest_cases import PARAMETERS
+from cudnn_ct.cli.selftest_rows import required
 from cudnn_ct.shapes.conv import ROLES
 from cudnn_ct.shapes.norm import norm_parameter_dtype
 from tests.causal_cases import (

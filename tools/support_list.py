@@ -273,7 +273,7 @@ def _built(request: Any, where: Any) -> str:
     from cudnn_ct.errors import CudnnError
     from cudnn_ct.graph.compile import usable_candidates
     from cudnn_ct.graph.engines import Engine, execution_plan
-    from cudnn_ct.graph.operations import operation_graph
+    from cudnn_ct.graph.native import operation_graph
 
     reason = ""
     for row in usable_candidates(request, where):

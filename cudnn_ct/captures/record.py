@@ -17,12 +17,11 @@ from ..cuda import graph as graphs
 from ..cuda import memory as memories
 from ..cuda import recording as recordings
 from ..cuda import stream as streams
-from ..cuda.arena import Arena
 from ..cuda.array_key import ArrayKey
 from ..cuda.debug import record_launch
 from ..cuda.graph import Graph, GraphMemory, capturing, check, copier, launcher, release_stream
 from ..cuda.lifetime import ExportedMemory
-from ..cuda.recording import Recording
+from ..cuda.recording import Arena, Recording
 from ..cuda.stream import LEGACY_DEFAULT, Stream
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError
@@ -241,8 +240,7 @@ def record(
     caller gave them; ``arrays`` are the same arrays of this package.
     """
     stream, memory = graphs.acquire_stream(device), GraphMemory(device)
-    arena = Arena(memory.allocate)
-    recording = Recording(stream, arena)
+    recording = Recording(stream, Arena(memory.allocate))
     if not copied:
         recording.kept.update({id(array.memory): array.memory for array in arrays})
     try:
@@ -262,7 +260,7 @@ def record(
         pairs = given = results = None  # type: ignore[assignment]
         recording.read.clear()
         recording.written.clear()
-        if arena.close():
+        if recording.arena.close():
             release_stream(stream)
 
 

@@ -29,7 +29,8 @@ from ..typing import Layout, Precision
 from .device import name_here
 from .errors import NOTHING, fail, need_library
 from .options import json_option
-from .selftest_cases import OPERATIONS, Case, Inputs, cases
+from .selftest_cases import OPERATIONS, cases
+from .selftest_rows import Case, Inputs
 from .table import Column, progress, say, say_json, show
 
 # A GPU may lack these: bfloat16 and attention need Ampere, that of float8 Hopper, int8 products need compute

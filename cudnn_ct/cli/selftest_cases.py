@@ -6,92 +6,22 @@ A row is a variant of an operation in a dtype and a layout; its inputs are drawn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
-from inspect import Parameter, signature
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-import cudnn_ct as ct
-
 from .. import reference
-from ..dtypes import as_dtype
 from ..shapes.checks import FLOATS
 from ..shapes.conv import conv_output_shape
 from ..shapes.rnn import rnn_parameters, rnn_spec
-from ..typing import Layout
-
-LAYOUTS: tuple[Layout, ...] = ("nchw", "nhwc")
-
-# The largest error, divided by the largest element or 1: for a result that is rounded once; for sums of
-# products, with factors of 11 bits in TF32; for the same without TF32; and for sums over a batch.
-ROUNDED = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
-PRODUCTS = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3, "float64": 1e-12}
-STRICT = {"float32": 2e-4}
-EXACT = {"int8": 0.0}
-SUMS = {"float16": 4e-3, "bfloat16": 3.2e-2, "float32": 1e-4, "float64": 1e-10}
-
-
-class Inputs(NamedTuple):
-    """The arguments of one call: for operation and reference, and for the operation only."""
-
-    operands: tuple[Any, ...]
-    keywords: dict[str, Any]
-    device_keywords: dict[str, Any] = {}  # noqa: RUF012 - never modified
-
-
-class Case(NamedTuple):
-    """One call to test; ``make`` draws its inputs, ``tolerance`` is relative to the largest element."""
-
-    operation: str
-    variant: str
-    dtype: str
-    layout: Layout
-    tolerance: float
-    make: Callable[[Draw], Inputs]
-
-    @property
-    def name(self) -> str:
-        """Its name in a report."""
-        return f"{self.operation}{f' ({self.variant})' if self.variant else ''}"
-
-    def inputs(self) -> Inputs:
-        """Draw the inputs, which are the same each time."""
-        return self.make(Draw(self.dtype))
-
-
-class Draw:
-    """Draw arrays of one dtype."""
-
-    def __init__(self, dtype: str) -> None:
-        self.rng = np.random.default_rng(0)
-        self.dtype = as_dtype(dtype).numpy
-        # The parameters of a normalisation in half precision are float32.
-        self.wide = np.dtype(np.float64 if dtype == "float64" else np.float32)
-
-    def floats(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Draw normal numbers; for integers, any."""
-        if self.dtype.kind == "i":
-            return self.rng.integers(-128, 128, shape).astype(self.dtype)
-        return self.rng.standard_normal(shape).astype(self.dtype)
-
-    def nonzero(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Draw small integers that are not 0."""
-        return self.rng.choice((-3, -2, -1, 1, 2, 3), shape).astype(self.dtype)
-
-    def distinct(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Return numbers that differ within a small window, so that its maximum is one element."""
-        return (np.arange(np.prod(shape)).reshape(shape) * 37 % 101 - 50).astype(self.dtype)
-
-    def parameter(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Draw positive numbers for scales and variances."""
-        return self.rng.uniform(0.5, 2, shape).astype(self.wide)
-
+from ..shapes.specs import LAYOUTS
+from .selftest_fusions import PLAIN, W, X, causal_cases, fusion_cases
+from .selftest_graphs import graph_cases
+from .selftest_matrices import ROW_NORMS, attention_cases, matrix_cases
+from .selftest_rows import EXACT, PRODUCTS, ROUNDED, STRICT, SUMS, Case, Draw, Inputs, each_layout, required
 
 # --- convolution -------------------------------------------------------------------------------------------
-
-X, W = (2, 8, 9, 10), (8, 8, 3, 3)
-PLAIN: dict[str, Any] = {"padding": 1}
 
 # For each variant: the shapes of x and w, and the geometry.
 GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -293,20 +223,10 @@ def _network(mode: str, direction: str, draw: Draw) -> Inputs:
     return Inputs((spec, draw.floats(4, 3, 8), weights, *states, draw.floats(4, 3, 16 * spec.directions)), {})
 
 
-ROW_NORMS = ("layer_norm", "rms_norm", "ada_layer_norm")  # whose parameters are not those of channels
-
-
 # --- operands by the names of parameters -------------------------------------------------------------------
 
 # Parameters of a normalisation: one for each channel, or for each element of an image.
 PARAMETERS = ("scale", "bias", "mean", "var", "invstd")
-
-
-@cache
-def required(operation: str) -> tuple[str, ...]:
-    """Return the names of the parameters of an operation that have no default."""
-    parameters = signature(getattr(ct, operation)).parameters.values()
-    return tuple(row.name for row in parameters if row.default is Parameter.empty)
 
 
 def _by_name(
@@ -344,37 +264,12 @@ def _without_rows(named: set[str]) -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """Return all rows."""
-    from .selftest_fusions import causal_cases, fusion_cases  # which imports this module
-    from .selftest_graphs import graph_cases
-    from .selftest_matrices import attention_cases, matrix_cases
-
-    rows = [
-        *_convolutions(),
-        *fusion_cases(),
-        *causal_cases(),
-        *graph_cases(),
-        *_layers(),
-        *attention_cases(),
-        *matrix_cases(),
-        *_recurrent(),
-        *_tensors(),
-    ]
+    parts = (
+        *(_convolutions, fusion_cases, causal_cases, graph_cases, _layers),
+        *(attention_cases, matrix_cases, _recurrent, _tensors),
+    )
+    rows = [row for part in parts for row in part()]
     return [*rows, *_without_rows({case.operation for case in rows})]
-
-
-def each_layout(
-    operation: str,
-    variant: str,
-    make: Callable[..., Inputs],
-    tolerance: dict[str, float],
-    dtypes: tuple[str, ...] = FLOATS,
-    layouts: tuple[Layout, ...] = LAYOUTS,
-) -> Iterator[Case]:
-    """Yield a row for each dtype and layout."""
-    required(operation)  # before a test replaces the operation
-    for dtype in dtypes:
-        for layout in layouts:
-            yield Case(operation, variant, dtype, layout, tolerance[dtype], make)
 
 
 OPERATIONS = tuple(dict.fromkeys(case.operation for case in cases()))

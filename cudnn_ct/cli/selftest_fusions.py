@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ..shapes.checks import FLOATS
-from .selftest_cases import LAYOUTS, PLAIN, PRODUCTS, SUMS, Case, Draw, Inputs, W, X, each_layout
+from ..shapes.specs import LAYOUTS
+from .selftest_rows import PRODUCTS, SUMS, Case, Draw, Inputs, each_layout
+
+X, W = (2, 8, 9, 10), (8, 8, 3, 3)  # the shapes of convolutions
+PLAIN: dict[str, Any] = {"padding": 1}
 
 
 def fusion_cases() -> Iterator[Case]:

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 
 from .. import reference
-from .selftest_cases import LAYOUTS, SUMS, Case, Draw, Inputs, each_layout
+from ..shapes.specs import LAYOUTS
+from .selftest_rows import SUMS, Case, Draw, Inputs, each_layout
 
 OFFSETS, INDICES = np.array([0, 2, 3, 7], np.int32), np.array([0, 4, 1, 3, 0, 2, 4], np.int32)
 SOURCES, DESTINATIONS, EDGES, FEATURES = 5, 3, 7, 8

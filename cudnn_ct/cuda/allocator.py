@@ -15,7 +15,7 @@ from . import lifetime
 from . import memory as memories
 from . import recording as recordings
 from . import stream as streams
-from .arena import GRANULARITY
+from .recording import GRANULARITY
 from .stream import Stream
 
 MAX_BLOCK = 2**20  # bytes of the largest block that is cached

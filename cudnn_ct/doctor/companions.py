@@ -16,8 +16,7 @@ from .._libraries import COMPANIONS, Library, dotted, needs, read_library
 from . import pip, records, runpaths, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
-from .libraryset import LibrarySet, write
-from .repair import TOOLKIT, companion, divided
+from .libraryset import TOOLKIT, LibrarySet, companion, divided, write
 
 # Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
 SYSTEM = {

@@ -13,7 +13,7 @@ from .. import _files
 from . import libraryset, packages, pip, records
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
-from .repair import meets
+from .needs import meets
 
 OURS = ("cudnn", "libcudnn")  # packages of cuDNN itself
 

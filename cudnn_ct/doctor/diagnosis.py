@@ -21,14 +21,13 @@ from . import (
     locate,
     packages,
     records,
-    repair,
     requirements,
     runpaths,
     search,
     windows,
 )
 from .finding import Finding, Severity, codes, finding
-from .libraryset import LibrarySet, write
+from .libraryset import LibrarySet, divided, target, write
 from .requirements import Requirements
 
 
@@ -282,12 +281,12 @@ _BESIDE = {
 
 def _check_companions(found: LibrarySet) -> Iterator[Finding]:
     """Check the companion libraries; if the fix installs a cuDNN for another CUDA, it installs them too."""
-    other = repair.target(found) not in ("", found.package)
+    other = target(found) not in ("", found.package)
     for each in companions.check(found):
         of_cuda = each.code in ("missing-cublaslt", "missing-nvrtc")
         again = found.repair
         yield replace(each, fix=again.text, commands=again.commands) if other and of_cuda else each
-    if other and found.owners and repair.target(found) == found.owners[0].name:  # it is installed alone
+    if other and found.owners and target(found) == found.owners[0].name:  # it is installed alone
         after = companions.check(replace(found, libraries={}))
         yield from (each for each in after if each.severity == Severity.ERROR)
 
@@ -322,7 +321,7 @@ def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
     again, site = found.repair, records.site_of(found.folder)
     recorded = {os.path.join(site, path) for owner in found.owners for path in owner.record}
     strays = {library.path for library in found.libraries.values() if found.is_stray(library)}
-    kept = recorded.union(set(found.unowned) - strays) if repair.divided(found) else set()
+    kept = recorded.union(set(found.unowned) - strays) if divided(found) else set()
     also = any(again.commands and each.commands == again.commands for each in findings)
     paths = kept.union(found.leftovers) if also else kept
     return [

@@ -1,4 +1,4 @@
-"""Read the libraries of a cuDNN in full: headers as the loader does, and symbols and device code."""
+"""Read the libraries of a cuDNN in full, symbols and device code too, and choose the fix for it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from .. import _elf, _files, _libraries
 from .._bad_combinations import version_numbers
 from .._installation import Installation
 from .._libraries import FULL, JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder
-from . import fatbin, pip, records, repair
-from .finding import Finding, Fix, finding
+from . import fatbin, pip, records
+from .finding import AGAIN, Finding, Fix, finding
+from .needs import Need, consistent, meets, tightest
 
 MAX_CODE = 64 << 10  # bytes of one function
 
 # Programs and libraries of which an image has at least one.
 PROGRAMS = ("bin/sh", "bin/busybox", "usr/bin/env", "lib/ld-linux-aarch64.so.1", "lib64/ld-linux-x86-64.so.2")
+
+TOOLKIT = "cuda-toolkit"  # a package whose extras require the libraries of one CUDA
+
+# The extras that require the libraries of CUDA, by the names of their wheels without a suffix.
+EXTRAS = {"nvidia-cublas": "cublas", "nvidia-cuda-nvrtc": "nvrtc", "nvidia-cuda-runtime": "cudart"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,8 @@ class LibrarySet(Installation):
     libraries: Mapping[str, Library]
     owners: tuple[records.Distribution, ...] = field(default=(), compare=False)  # packages with its files
     stale: tuple[records.Distribution, ...] = field(default=(), compare=False)  # metadata of other files
-    needs: tuple[repair.Need, ...] = field(default=(), compare=False)  # requirements that a fix must meet
-    others: tuple[repair.Need, ...] = field(default=(), compare=False)  # the same for libraries of CUDA
+    needs: tuple[Need, ...] = field(default=(), compare=False)  # requirements that a fix must meet
+    others: tuple[Need, ...] = field(default=(), compare=False)  # the same for libraries of CUDA
     sites: tuple[str, ...] = field(default=(), compare=False)  # with it, if its own folder is in none
     unowned: tuple[str, ...] = field(default=(), compare=False)  # libraries that its packages do not have
     advice: str = field(default="", compare=False)  # replaces the fix that installs it again
@@ -164,7 +170,7 @@ class LibrarySet(Installation):
     @cached_property
     def repair(self) -> Fix:
         """The fix that installs it again."""
-        return Fix(self.advice) if self.advice else repair.fix(self)
+        return Fix(self.advice) if self.advice else _fix(self)
 
     def finding(
         self, code: str, message: str, *, fix: Mapping[str, str | Sequence[str]] | None = None, **more: Any
@@ -182,6 +188,111 @@ class LibrarySet(Installation):
         """The functions of libcuda that its libraries are linked with."""
         names = {name for library in self.sound for name in library.elf.symbols.undefined}
         return frozenset(filter(re.compile("cu[A-Z]").match, names))
+
+
+# --- the fix: the same for all findings about a cuDNN ------------------------------------------------------
+
+
+def _fix(found: LibrarySet) -> Fix:
+    """Return the fix that installs this cuDNN again, in the version that all packages require."""
+    have = {owner.name: owner.version for owner in found.owners}
+    package, needs = target(found), [need for need in found.needs if need.achievable]
+    specifiers = list(dict.fromkeys(need.versions for need in needs if need.versions))
+    if divided(found):
+        return Fix(f"use separate environments: {' and '.join(map(str, needs))}")
+    unowned = f"{dotted(found.version)}.*" if found.version and not have else ""
+    version = have.get(package, unowned if package == found.package else "")
+    other = version and not package.startswith("nvidia-cudnn")  # such as torch, which may contain a cuDNN
+    keep = bool(other or (version and all(meets(version, each) for each in specifiers)))
+    site = records.site_of(found.folder)
+    pin = package + (f"=={version}" if keep else ",".join(tightest(specifiers)))
+    if not have and not found.stale and (keep or not needs):
+        return AGAIN
+    if not site:  # of an installer or of the system
+        return Fix(f"install {pin}")
+    required = any(need.path and need.package == package for need in needs)
+    apart = required and found.jit != ("-jit-" in package)  # wheels of other sets have another folder
+    manager = pip.of(site, found.root, found.windows)
+    others = sorted(have) if have.keys() - {package} and not apart else []
+    broken = {owner.name for owner in found.owners if owner.problem}  # pip cannot uninstall them
+    delete = [pip.inside(path, found.root) for path in _removal(found, manager.loose)]
+    text = f"install {pin}{' again' if package in have and keep else ''}"
+    if others and set(others) != {package}:
+        text += f" in place of {' and '.join(each for each in others if each != package)}"
+    if manager.loose and other:
+        return Fix(text)
+    if not others and not delete:
+        return Fix(text, manager.install(pin, keep))
+    suffix = package.rpartition("-")[2]
+    extras = EXTRAS if package.startswith("nvidia-cudnn") else ()  # others, such as torch, are kept
+    wheels = [name + (f"-{suffix}" if int(suffix[2:]) < 13 else "") for name in extras]
+    lacking = {wheel: companion(found, wheel) for wheel in wheels if not records.installed(site, wheel)}
+    pins = dict.fromkeys(each for wheel, each in lacking.items() if each not in ("", wheel))
+    commands = manager.replace(pin, delete, [each for each in others if each not in broken], keep, [*pins])
+    blas = lacking.get(wheels[0], "") if wheels else ""
+    if manager.loose and package not in have and blas:  # no pip adds what another CUDA needs
+        if blas.startswith(TOOLKIT):  # which is only known after its installation
+            text += f", and {wheels[0]} in the version of {blas}"
+        else:
+            commands += manager.install(blas)
+    return Fix(text, commands)
+
+
+def companion(found: LibrarySet, wheel: str) -> str:
+    """Return the requirement that installs a library of CUDA in the version that all packages require.
+
+    It names cuda-toolkit if only the extras of the required one have the version. Empty if no version suits.
+    """
+    name, _, suffix = wheel.partition("-cu1")
+    cuda = int(f"1{suffix}") if suffix else 13
+    kits = [
+        need
+        for need in found.others
+        if EXTRAS.get(name) in re.split(r"[\[\],]", need.package)[1:]
+        and consistent([need.versions, f">={cuda},<{cuda + 1}"])
+    ]
+    needs = kits or [need for need in found.others if need.package == wheel]
+    specifiers = list(dict.fromkeys(need.versions for need in needs))
+    pin = (kits[0].package if kits else wheel) + ",".join(filter(None, specifiers))
+    return pin if consistent(specifiers) else ""
+
+
+def divided(found: LibrarySet) -> bool:
+    """Return whether no cuDNN can meet all requirements, so that no command may replace it."""
+    specifiers = [need.versions for need in found.needs if need.achievable]
+    return not target(found) or not consistent(specifiers)
+
+
+def target(found: LibrarySet) -> str:
+    """Choose the required wheel, else the installed one for the CUDA on disk; empty if two are required."""
+    wanted = {need.package for need in found.needs if need.package}
+    names = [owner.name for owner in found.owners or found.stale]
+    usual = found.package if found.package in names or not names else names[0]
+    return "" if len(wanted) > 1 else next(iter(wanted), usual)
+
+
+def _removal(found: LibrarySet, loose: bool) -> list[str]:
+    """List the files that pip does not delete: metadata, and libraries that no other metadata records."""
+    recorded = {path for owner in found.owners for path in owner.record}
+    paths = [owner.metadata for owner in found.owners if owner.metadata and (owner.problem or loose)]
+    for owner in found.stale:
+        site = os.path.dirname(owner.metadata)
+        left = (os.path.join(site, path) for path in owner.record if recorded and path not in recorded)
+        # A record may contain any path.
+        ours = (path for path in left if _files.library_name(path) and os.path.dirname(path) == found.folder)
+        paths += [owner.metadata, *filter(os.path.lexists, ours)]
+    site = records.site_of(found.folder)
+    in_wheel = os.path.relpath(found.folder, site or "/") in records.WHEEL_FOLDERS
+    if loose or (in_wheel and any(owner.problem for owner in found.owners)):  # pip deletes none of them
+        # They may be links to those of another folder, which must not be overwritten.
+        majors = sorted({9, *(name.major for name in _files.cudnn_files(found.folder) if name.major)})
+        paths += [os.path.join(found.folder, "../include")]
+        if not _files.dangling(found.folder, found.root):  # rm -f fails below a link in a circle
+            paths += [os.path.join(found.folder, f"libcudnn*.so.{major}") for major in majors]
+    return [*paths, *(path for path in found.leftovers if path not in paths)]
+
+
+# --- reading -----------------------------------------------------------------------------------------------
 
 
 def read(folder: str, root: str = "/", *, deleted: bool = False) -> LibrarySet | None:

@@ -14,9 +14,9 @@ from .. import _files
 from .._bad_combinations import defects, rows, within
 from . import pip, records
 from .finding import Finding, Fix, Severity, finding
-from .libraryset import LibrarySet, write
+from .libraryset import TOOLKIT, LibrarySet, divided, write
+from .needs import Need, consistent, meets
 from .records import OURS, Distribution, site_of
-from .repair import TOOLKIT, Need, consistent, divided, meets
 from .sha256 import sha256, sha256_of
 
 # --- read the requirements in the METADATA of installed packages, also those of extras of other packages ---

@@ -12,7 +12,7 @@ from .._libraries import dotted
 from .checks import coverage
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, read_library, write
-from .repair import Need, consistent, meets
+from .needs import Need, consistent, meets
 
 NEEDED = ("ops", "cnn", "adv")  # libraries with device code that every operation or its fallback uses
 

@@ -9,13 +9,11 @@ column that the graph computes, or that the gradient of an activation reads, is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..dtypes import DTYPES
 from ..shapes.specs import TensorSpec, packed_strides
-
-if TYPE_CHECKING:
-    from .operations import Graph, Node, Tensor
+from .operations import Graph, Node, Tensor
 
 WORD = 4  # bytes
 
@@ -184,8 +182,8 @@ def result_of(one: Node) -> int:
 def tensors_of_node(one: Node) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a node with the names of the attributes."""
     for name, value in one.attributes.items():
-        if hasattr(value, "uid"):
-            yield name, value  # type: ignore[misc]
+        if isinstance(value, Tensor):
+            yield name, value
 
 
 def _needed_by(graph: Graph, products: Mapping[str, str]) -> set[int]:

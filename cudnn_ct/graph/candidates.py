@@ -9,8 +9,9 @@ from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailed
 from ..facts import on_gpu
 from ..plans.base import DYNAMIC_SHAPES, Candidate
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
+from .native import operation_graph
 from .offline import Planner, ShapesOnly, compute_capability
-from .operations import Graph, operation_graph, why_static
+from .operations import Graph, why_static
 from .plan import GraphPlan, place_scratch
 from .recording import PlanRequest
 from .rules import EngineRules

@@ -15,8 +15,9 @@ from ..errors import CudnnError
 from ..shapes.specs import LAYOUTS, TensorSpec, packed_strides
 from .backend import attempt
 from .engines import heuristic_configs, heuristic_modes, offer_of
+from .native import operation_graph
 from .offline import Planner, describe_device
-from .operations import Graph, Node, Tensor, mapped_graph, operation_graph, tensors_of_graph
+from .operations import Graph, Node, Tensor, mapped_graph, tensors_of_graph
 
 FLOATS = ("float16", "bfloat16", "float32")
 COMPUTE = ("comp_type", "math_prec")  # attributes of the parameters of operations

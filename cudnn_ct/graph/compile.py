@@ -12,8 +12,8 @@ from ..plans.base import Candidate
 from .candidates import engine_by_name, engine_candidates
 from .engines import Engine, execution_plan, heuristic_modes
 from .first import first_engine
+from .native import operation_graph
 from .offline import Planner
-from .operations import operation_graph
 from .plan_file import StoredPlan
 from .recording import PlanRequest
 from .stored import CompiledPlan, to_store

@@ -20,8 +20,9 @@ from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, 
 from .backend import BackendDescriptor, attempt
 from .changes import COMPUTE, name_of, supported_changes
 from .engines import Knobs, engine_config, engine_descriptor, heuristic_configs, heuristic_modes, knob_number
+from .native import operation_graph
 from .offline import Planner, compute_capability
-from .operations import Graph, Tensor, operation_graph
+from .operations import Graph, Tensor
 
 KINDS = ("graph", "gpu", "unknown", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself

@@ -10,8 +10,9 @@ from ..errors import CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from .backend import attempt
 from .engines import execution_plan, heuristic_configs
+from .native import operation_graph
 from .offline import Planner, compute_capability
-from .operations import Graph, operation_graph
+from .operations import Graph
 from .plan import GraphPlan
 from .recording import PlanRequest
 from .rules import EngineRules

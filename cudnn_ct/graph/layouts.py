@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
@@ -26,9 +26,7 @@ from .broadcasts import (
     wrong_broadcasts,
     wrong_conversions,
 )
-
-if TYPE_CHECKING:
-    from .operations import Graph, Node
+from .operations import Graph, Node
 
 NATIVE = "native graph"  # the operation of these facts
 BROADCASTS, CONVERSIONS = "a broadcast that engines read wrong", "rows of part words converted for a product"

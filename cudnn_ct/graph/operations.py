@@ -1,4 +1,4 @@
-"""Graphs of operations as values, tensors and nodes, and the native graph of them.
+"""Graphs of operations as values: tensors and nodes.
 
 A kind of operation is a row of a table; its attributes come from its descriptors.
 """
@@ -6,18 +6,9 @@ A kind of operation is a row of a table; its attributes come from its descriptor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import gcd
-from operator import mul
 from typing import Any, NamedTuple
 
-from ..context import Context
-from ..errors import NotSupportedError
-from ..shapes.specs import ALIGNMENT, TensorSpec
-from .attributes import kind
-from .backend import BackendDescriptor
-from .kernels import kernel_cache
-from .layouts import check_layouts
-from .offline import Planner, target, target_of
+from ..shapes.specs import TensorSpec
 
 
 class OpDescriptor(NamedTuple):
@@ -101,20 +92,6 @@ def node(row: str, **attributes: object) -> Node:
     return Node(row, attributes)
 
 
-def operation_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
-    """Return the native graph, for the device of a context or of a planner; a context has the last one.
-
-    The heuristics and the plan of a new problem need the same graph.
-    """
-    if isinstance(context, Planner):
-        return _native_graph(graph, context)
-    text = repr(graph)  # unlike equality, it distinguishes 0.0 and -0.0
-    if context.last_graph is None or context.last_graph[0] != text:
-        context.last_graph = text, _native_graph(graph, context)
-    native: BackendDescriptor = context.last_graph[1]
-    return native
-
-
 def tensors_of_graph(graph: Graph) -> dict[int, Tensor]:
     """Return the tensors of a graph and its sub-graphs by uid."""
     return {tensor.uid: tensor for one in graph.nodes for tensor in _tensors_of(one)}
@@ -166,8 +143,8 @@ def why_static(graph: Graph) -> str:
     rows = {one.row for one in graph.nodes}
     dtypes = {tensor.spec.dtype for tensor in tensors_of_graph(graph).values()}
     untested = [*sorted(rows - _COMPARED_ROWS), *sorted(dtypes - _COMPARED_DTYPES)]
-    if _is_wrong_if_dynamic(graph):
-        return _WRONG_IF_DYNAMIC
+    if wrong := why_wrong_if_dynamic(graph):
+        return wrong
     if untested:
         return f"dynamic graphs with {untested[0]} were not compared with static ones"
     if "matmul" not in rows:
@@ -175,133 +152,17 @@ def why_static(graph: Graph) -> str:
     return ""
 
 
-_WRONG_IF_DYNAMIC = (
-    "cuDNN computes wrong results for other sizes of dynamic graphs with attention or norms, or crashes"
-)
 _COMPARED_ROWS = {"matmul", "pointwise"}
 _COMPARED_DTYPES = {"float16", "bfloat16", "float32"}
 
 
-def _is_wrong_if_dynamic(graph: Graph) -> bool:
+def why_wrong_if_dynamic(graph: Graph) -> str:
+    """Return why a dynamic graph would be computed wrong; an empty text if that was not seen."""
     # Found with cuDNN 9.19 on an H200: attention and gradients of norms were wrong, RMS norms ended the
     # process. 9.28 compiles norms for each number of rows although it has the kernels.
     rows = [one.row for one in graph.nodes]
-    return any(row.startswith("norm_") for row in rows) or rows.count("matmul") > 1
-
-
-def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
-    check_layouts(graph, target_of(context))
-    attributes = target(context, "operationgraph")
-    if not graph.dynamic:
-        return _NativeTensors(context.library).graph(graph, attributes)
-    if _is_wrong_if_dynamic(graph):
-        raise NotSupportedError(f"{_WRONG_IF_DYNAMIC}; make a graph that is not dynamic")
-    attributes["is_dynamic_shape_enabled"] = True
-    native = _NativeTensors(context.library).graph(graph, attributes)
-    native.kernel_cache = kernel_cache(native, _topology(graph), context)
-    return native
-
-
-def _topology(graph: Graph) -> str:
-    """Return all of a graph that its compiled kernels may depend on; graphs with the same text share them.
-
-    cuDNN would share kernels for any sizes. Here the contiguous axes have to be equal, such as the inner
-    axes of a product: they decide how kernels load and what a block computes. Tensors with fewer axes, such
-    as a bias, do not count, because their contiguous axis is another.
-    """
-    tensors = tensors_of_graph(graph)
-    long = [
-        [pair for pair in zip(one.spec.strides, one.spec.shape, strict=True) if pair[1] != 1]
-        for one in tensors.values()
-    ]
-    most = max(map(len, long))
-    inner = [min(pairs) for pairs in long if pairs and len(pairs) == most]
-    order = [tensor.uid for tensor in graph.operands]
-    return repr((_named(graph.nodes), order, inner, list(map(_without_sizes, tensors.values()))))
-
-
-def _named(value: Any) -> Any:
-    """Return nodes and graphs with the numbers of their tensors."""
-    if isinstance(value, Tensor):
-        return "tensor", value.uid
-    if isinstance(value, Node):
-        return value.row, [(name, _named(one)) for name, one in value.attributes.items()]
-    if isinstance(value, tuple | list):
-        return list(map(_named, value))
-    return value
-
-
-def _without_sizes(tensor: Tensor) -> Any:
-    """Return a tensor with the facts of its spec that compiled kernels depend on, and without its value.
-
-    These are the dtype, the axes of length 1, the order and the alignment of the strides, and whether offsets
-    fit 31 bits.
-    """
-    shape, strides, dtype = tensor.spec
-    order = sorted(range(len(shape)), key=strides.__getitem__)
-    aligned = [
-        0 if length == 1 else gcd(stride, ALIGNMENT) for length, stride in zip(shape, strides, strict=True)
-    ]
-    small = sum(map(mul, shape, strides)) * ALIGNMENT < 2**31
-    facts = dtype, [length == 1 for length in shape], order, aligned, small
-    uid, _, virtual, value, ragged, *others = tensor
-    return uid, facts, virtual, value is not None, _named(ragged), others
-
-
-_NUMBERS = {int, float, bool, str}
-
-
-class _NativeTensors:
-    """Makes the native objects of a graph; tensors are shared by its nodes and sub-graphs."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        self._tensors: dict[Tensor, BackendDescriptor] = {}
-
-    def graph(self, graph: Graph, attributes: Mapping[str, Any]) -> BackendDescriptor:
-        """Return the descriptor of a graph; a sub-graph has no other attributes."""
-        operations = [self._operation(*one) for one in graph.nodes]
-        return BackendDescriptor(self._library, "operationgraph", **attributes, ops=operations)
-
-    def native(self, value: Any) -> Any:
-        """Return the descriptor of a tensor, a node or a graph, and other values unchanged."""
-        if isinstance(value, Tensor):
-            if value not in self._tensors:
-                self._tensors[value] = self._tensor(value)
-            return self._tensors[value]
-        if isinstance(value, Graph):
-            return self.graph(value, {})
-        if isinstance(value, Node):
-            return self._operation(*value)
-        if isinstance(value, tuple | list):
-            return [self.native(element) for element in value]
-        return value
-
-    def _tensor(self, tensor: Tensor) -> BackendDescriptor:
-        return BackendDescriptor(
-            self._library,
-            "tensor",
-            unique_id=tensor.uid,
-            data_type=tensor.spec.dtype,
-            dimensions=tensor.spec.shape,
-            strides=tensor.spec.strides,
-            byte_alignment=ALIGNMENT,
-            is_virtual=tensor.virtual or None,
-            is_by_value=True if tensor.value is not None else None,
-            ragged_offset_desc=tensor.ragged and self.native(tensor.ragged),
-            reordering_mode=tensor.reordering,
-        )
-
-    def _operation(self, name: str, attributes: Mapping[str, Any]) -> BackendDescriptor:
-        """Build an operation; an attribute belongs to its parameters if they have one of that name."""
-        row = OPERATIONS[name]
-        known = kind(row.parameters).attributes if row.parameters else {}
-        own, given = dict[str, Any](), dict[str, Any]()
-        for attribute, value in attributes.items():
-            if attribute in known:
-                given[attribute] = value
-            else:
-                own[attribute] = value if type(value) in _NUMBERS else self.native(value)
-        if row.parameters:
-            own[row.holder] = BackendDescriptor(self._library, row.parameters, **given)
-        return BackendDescriptor(self._library, row.operation, **own)
+    if not any(row.startswith("norm_") for row in rows) and rows.count("matmul") < 2:
+        return ""
+    return (
+        "cuDNN computes wrong results for other sizes of dynamic graphs with attention or norms, or crashes"
+    )

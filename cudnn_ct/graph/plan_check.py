@@ -13,7 +13,8 @@ from ..plans.base import Candidate
 from ..plans.comparison import difference, tolerance_of
 from .backend import BackendDescriptor, attempt
 from .engines import Engine, execution_plan, heuristic_configs
-from .operations import Graph, operation_graph
+from .native import operation_graph
+from .operations import Graph
 from .plan import GraphPlan, VariantPack
 from .plan_store import plan_store
 

@@ -17,8 +17,9 @@ from ..plans.base import Candidate
 from .backend import BackendDescriptor
 from .engines import Engine, plan_to_json
 from .graph_json import graph_text
+from .native import operation_graph
 from .offline import Planner, ShapesOnly, gpu_name, name_of_description, target
-from .operations import operation_graph, tensors_of_graph
+from .operations import tensors_of_graph
 from .plan import GraphPlan
 from .plan_check import CheckedPlan
 from .plan_file import DESCRIPTION, DEVICE, StoredPlan

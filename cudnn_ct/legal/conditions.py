@@ -1,20 +1,23 @@
-"""The conditions of facts by name: one table for each family of operations."""
+"""The conditions of facts by name, one table for each family of operations, and the facts that hold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
+from .._config import config
 from ..dtypes import GRAPH_DTYPES
+from ..facts import Fact, FactsError, Target, facts, ignores, user_facts
 from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
 from ..graph.layouts import NATIVE
+from ..graph.offline import target_of
 from ..shapes.conv import ConvProblem, written_as
 from ..shapes.graph.pointwise import LOGICAL
 from ..shapes.specs import TensorSpec
-from .order import size_names
-from .subjects import Convolution, Norm, Product, convolutions_of
+from .order import size_names, sizes_of
+from .subjects import Convolution, Norm, Product, Subject, convolutions_of, subjects_of
 
 Condition = Callable[[Any], bool]
 
@@ -67,6 +70,56 @@ def why_unknown(row: Mapping[str, Any]) -> str:
     return f"sizes has an unknown name: got {strange[0]!r}" if strange else ""
 
 
+# --- facts that hold -------------------------------------------------------------------------------------
+
+
+def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
+    """Yield the facts of a kind that hold for a subject."""
+    check_user_facts()
+    operation, value = subject
+    known = facts(kind, operation, target)
+    if not known:
+        return
+    conditions = conditions_of(FAMILIES[operation])
+    held: dict[str, bool] = {}  # many rows share a condition
+    sizes: dict[str, Any] | None = None
+    for fact in known:
+        for name in fact.when:
+            if name not in held:
+                held[name] = conditions[name](value)
+            if not held[name]:
+                break
+        else:
+            if "sizes" in fact.row:
+                sizes = sizes_of(value) if sizes is None else sizes
+                if not _fit(sizes, fact.row["sizes"]):
+                    continue
+            if not ignores(fact.name):
+                yield fact
+
+
+@lru_cache(maxsize=1)
+def check_user_facts() -> None:
+    """Raise FactsError if a row of a user has an unknown operation or condition."""
+    for row in user_facts():
+        wrong = why_unknown(row)
+        if wrong:
+            raise FactsError(f"{config.facts}: line {row['line']}: {wrong}")
+
+
+def _fit(sizes: dict[str, Any], conditions: Mapping[str, Any]) -> bool:
+    """Return whether sizes are as wanted: equal, at least ``min_SIZE`` or at most ``max_SIZE``."""
+    for condition, wanted in conditions.items():
+        prefix, _, name = condition.partition("_")
+        if prefix == "min":
+            fits = sizes[name] >= wanted
+        else:
+            fits = sizes[name] <= wanted if prefix == "max" else sizes[condition] == wanted
+        if not fits:
+            return False
+    return True
+
+
 # --- convolutions ------------------------------------------------------------------------------------------
 
 
@@ -74,6 +127,15 @@ def rounds_to(problem: ConvProblem) -> str:
     """Return the precision of products and sums; float32 products of half precision are exact."""
     in_tf32 = problem.tensor_cores and problem.x.dtype == problem.compute == "float32"
     return "tf32" if in_tf32 else problem.compute
+
+
+def without_wrong_tf32(problem: ConvProblem) -> ConvProblem:
+    """Return the problem, in IEEE arithmetic if this cuDNN is known to compute it wrong in TF32."""
+    if rounds_to(problem) != "tf32":
+        return problem
+    (subject,) = subjects_of(problem)
+    wrong = any("TF32" in fact.when for fact in applying("rewrite", subject, target_of(None)))
+    return problem._replace(tensor_cores=False) if wrong else problem
 
 
 def strided_and_dilated(problem: ConvProblem) -> bool:
@@ -175,14 +237,11 @@ _EXTREMES = ("max", "min", "amax")
 
 def is_exact(problem: Any) -> bool:
     """Return whether products of float32 must not be computed in TF32."""
-    from .rules import without_wrong_tf32  # which reads conditions
-
     products = [one for one in problem.nodes if one.kind in _MULTIPLY]
     operands = [value for one in products for value in problem.operands_of(one).values()]
     if not any(value.spec.dtype == "float32" for value in operands):
         return False
-    wrong = any(without_wrong_tf32(one) != one for one in convolutions_of(problem))
-    return not problem.tensor_cores or wrong
+    return not problem.tensor_cores or any(without_wrong_tf32(one) != one for one in convolutions_of(problem))
 
 
 def _adds_in_any_order(problem: Any) -> bool:

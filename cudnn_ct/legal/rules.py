@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 from .._algorithm_names import is_engine
-from .._config import config
 from ..errors import format_version, warn_caller
-from ..facts import Fact, FactsError, Target, facts, ignores, user_facts
+from ..facts import Fact, Target
 from ..graph.engines import Engine
 from ..graph.offline import target_of
 from ..graph.rules import EngineRules, Named, Rejection
-from ..shapes.conv import ConvProblem
-from .conditions import FAMILIES, conditions_of, is_exact, rounds_to, why_unknown
-from .order import sizes_of
+from .conditions import FAMILIES, applying, check_user_facts, is_exact, rounds_to
 from .subjects import Subject, subjects_of
 
 _COARSE = frozenset({"tensor_core", "down_convert_inputs"})
@@ -42,40 +39,6 @@ def rules_of_subjects(subjects: tuple[Subject, ...], target: Target) -> EngineRu
         ),
         unordered=any(_holding("unordered", subjects, target)),
     )
-
-
-def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
-    """Yield the facts of a kind that hold for a subject."""
-    _check_user_facts()
-    operation, value = subject
-    known = facts(kind, operation, target)
-    if not known:
-        return
-    conditions = conditions_of(FAMILIES[operation])
-    held: dict[str, bool] = {}  # many rows share a condition
-    sizes: dict[str, Any] | None = None
-    for fact in known:
-        for name in fact.when:
-            if name not in held:
-                held[name] = conditions[name](value)
-            if not held[name]:
-                break
-        else:
-            if "sizes" in fact.row:
-                sizes = sizes_of(value) if sizes is None else sizes
-                if not _fit(sizes, fact.row["sizes"]):
-                    continue
-            if not ignores(fact.name):
-                yield fact
-
-
-@lru_cache(maxsize=1)
-def _check_user_facts() -> None:
-    """Raise FactsError if a row of a user has an unknown operation or condition."""
-    for row in user_facts():
-        wrong = why_unknown(row)
-        if wrong:
-            raise FactsError(f"{config.facts}: line {row['line']}: {wrong}")
 
 
 def more_engines(subject: Subject, target: Target) -> tuple[str, ...]:
@@ -118,15 +81,6 @@ def _rejected_algorithms(problem: Any, target: Target) -> tuple[tuple[Sequence[s
         known = [fact for fact in applying("engine", subject, target) if "algorithms" in fact.row]
         found += [(fact.row["algorithms"], _reason(fact, subject)) for fact in known]
     return tuple(found)
-
-
-def without_wrong_tf32(problem: ConvProblem) -> ConvProblem:
-    """Return the problem, in IEEE arithmetic if this cuDNN is known to compute it wrong in TF32."""
-    if rounds_to(problem) != "tf32":
-        return problem
-    subjects, target = subjects_of(problem), target_of(None)
-    wrong = any("TF32" in fact.when for fact in _holding("rewrite", subjects, target))
-    return problem._replace(tensor_cores=False) if wrong else problem
 
 
 # --- parts of the rules ------------------------------------------------------------------------------------
@@ -181,19 +135,6 @@ def _precision(problem: Any) -> tuple[frozenset[str], str]:
     return excluded, core.compute
 
 
-def _fit(sizes: dict[str, Any], conditions: Mapping[str, Any]) -> bool:
-    """Return whether sizes are as wanted: equal, at least ``min_SIZE`` or at most ``max_SIZE``."""
-    for condition, wanted in conditions.items():
-        prefix, _, name = condition.partition("_")
-        if prefix == "min":
-            fits = sizes[name] >= wanted
-        else:
-            fits = sizes[name] <= wanted if prefix == "max" else sizes[condition] == wanted
-        if not fits:
-            return False
-    return True
-
-
 # --- warnings ----------------------------------------------------------------------------------------------
 
 
@@ -216,5 +157,5 @@ def _warn(version: int, reason: str) -> None:
 
 def forget() -> None:
     """Forget rules and warnings: the facts may have changed."""
-    for cached in (_warn, engine_rules, _rejected_algorithms, _check_user_facts):
+    for cached in (_warn, engine_rules, _rejected_algorithms, check_user_facts):
         cached.cache_clear()

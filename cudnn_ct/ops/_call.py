@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .. import array_shapes, context
 from .._caches import CallCache
@@ -23,9 +23,7 @@ from ._operands import import_arrays, read_arrays, refuse_overlap, wrap_arrays
 from ._operation import NEW, CallSignature, Operation, PreparedCall
 from ._replay import count_run, replayed
 from ._shapes import call_on_shapes
-
-if TYPE_CHECKING:
-    from ._state import CallState
+from ._state import CallState
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
@@ -117,7 +115,7 @@ def execute(
             call = _prepared(ctx, calls, op, names, operands, params, scaled, outs, key)
         if state is None:
             return run(ctx, call, operands, outs, facts, elsewhere, alpha, beta, where)
-        return state.run(ctx, call, operands, outs, facts, elsewhere, alpha, beta, where)
+        return state.run(run, ctx, call, operands, outs, facts, elsewhere, alpha, beta, where)
     finally:
         if previous is not None:
             streams.restore_device(previous)

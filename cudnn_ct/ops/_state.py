@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from .._caches import CallCache
 from ..array import DeviceArray
 from ..context import Context
 from ..cuda.stream import Stream
-from ._call import run
 from ._operation import PreparedCall
 
 T = TypeVar("T")
@@ -105,6 +104,7 @@ class CallState:
 
     def run(
         self,
+        run: Callable[..., Sequence[DeviceArray]],
         ctx: Context,
         call: PreparedCall,
         operands: tuple[DeviceArray, ...],
@@ -115,7 +115,7 @@ class CallState:
         beta: float,
         stream: Stream,
     ) -> Sequence[DeviceArray]:
-        """Run a call as :func:`run` does, with this state in the context."""
+        """Run a call as ``run`` of `ops._call` does, with this state in the context."""
         for array in self.changed:
             if array.writer is not stream or array._uses is not None:
                 array.before_write(stream)

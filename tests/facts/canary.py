@@ -38,7 +38,7 @@ from cudnn_ct.graph.layouts import NATIVE
 from cudnn_ct.graph.offline import target_of
 from cudnn_ct.graph.rules import Rejection
 from cudnn_ct.legal import rules
-from cudnn_ct.legal.conditions import FAMILIES, rounds_to
+from cudnn_ct.legal.conditions import FAMILIES, applying, rounds_to
 from cudnn_ct.legal.subjects import OPERATIONS
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.conv import ConvProblem
@@ -302,7 +302,7 @@ def _rejections(row: dict[str, Any], problem: Any) -> list[Rejection]:
             return [one for one in rules.rules_of_subjects(subjects, target).rejections if one.fact == name]
         if row["operations"] == [NATIVE] and isinstance(problem, GraphProblem):
             subjects = ((NATIVE, lowered(problem, target)),)
-        held = {fact.name for one in subjects for fact in rules.applying(row["kind"], one, target)}
+        held = {fact.name for one in subjects for fact in applying(row["kind"], one, target)}
         return [Rejection("", fact=name)] if name in held else []
     finally:
         facts.ignore([name])

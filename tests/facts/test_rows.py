@@ -8,8 +8,7 @@ import pytest
 
 from cudnn_ct._bad_combinations import table, version_numbers
 from cudnn_ct.facts import KINDS, Target, why_not_a_fact
-from cudnn_ct.legal.conditions import FAMILIES, conditions_of, why_unknown
-from cudnn_ct.legal.rules import applying
+from cudnn_ct.legal.conditions import FAMILIES, applying, conditions_of, why_unknown
 
 from .pool import pool
 

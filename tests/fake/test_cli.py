@@ -16,7 +16,8 @@ import cudnn_ct as ct
 from cudnn_ct import _lib, doctor
 from cudnn_ct.cli import main, selftest_cases
 from cudnn_ct.cli import selftest as selftest_command
-from cudnn_ct.cli.selftest_cases import Case, cases
+from cudnn_ct.cli.selftest_cases import cases
+from cudnn_ct.cli.selftest_rows import Case
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph import offline
 

@@ -12,7 +12,8 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct._lib import load
 from cudnn_ct.cli.selftest import FAILED, OK, attempt
-from cudnn_ct.cli.selftest_cases import Case, cases
+from cudnn_ct.cli.selftest_cases import cases
+from cudnn_ct.cli.selftest_rows import Case
 from cudnn_ct.legal import rules
 from tests.layers import LayerCase, check_layer
 from tests.row_norm_cases import row_norm_cases

@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import cudnn_ct as ct
 from cudnn_ct.cli import selftest_cases
+from cudnn_ct.cli.selftest_rows import required
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.ops.reduce import reduce
 from cudnn_ct.ops.spatial import legacy as spatial
@@ -404,7 +405,7 @@ def test_keyword_is_rejected(fake: FakeCudnn, operation: str) -> None:
 @ON_IMAGE
 def test_operand_is_rejected(fake: FakeCudnn, operation: str) -> None:
     arguments, keywords = simple_arguments(operation, image())
-    names = [name for name in selftest_cases.required(operation) if name not in keywords]
+    names = [name for name in required(operation) if name not in keywords]
     arrays = [place for place, given in enumerate(arguments) if isinstance(given, ct.DeviceArray)]
     for place in arrays:
         name = names[place]

@@ -13,7 +13,8 @@ import pytest
 import cudnn_ct as ct
 from benchmarks.call_path import measure
 from cudnn_ct import context
-from cudnn_ct.cli.selftest_cases import Inputs, cases
+from cudnn_ct.cli.selftest_cases import cases
+from cudnn_ct.cli.selftest_rows import Inputs
 from tests.layers import compare, several
 from tests.op_cases import ON_IMAGES, simple_arguments
 

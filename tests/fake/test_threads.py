@@ -17,7 +17,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import _lib, testing
 from cudnn_ct._config import config
-from cudnn_ct.cli.selftest_cases import Case
+from cudnn_ct.cli.selftest_rows import Case
 from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import lifetime

@@ -14,13 +14,13 @@ from cudnn_ct import testing
 from cudnn_ct._bad_combinations import table
 from cudnn_ct.certify import certificates
 from cudnn_ct.errors import CudnnWarning
-from cudnn_ct.graph import operations
+from cudnn_ct.graph import native
 
 
 @pytest.fixture
 def no_facts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget the engines of graphs that are known to be wrong, for harmless shapes."""
-    monkeypatch.setattr(operations, "check_layouts", lambda graph, target: None)
+    monkeypatch.setattr(native, "check_layouts", lambda graph, target: None)
     with testing.without_facts(*(row["name"] for row in table() if row["kind"] == "engine")):
         yield
 

@@ -14,7 +14,8 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.graph.candidates import engine_candidates, engine_plan
-from cudnn_ct.graph.operations import Graph, Node, Tensor, operation_graph
+from cudnn_ct.graph.native import operation_graph
+from cudnn_ct.graph.operations import Graph, Node, Tensor
 from cudnn_ct.graph.rules import EngineRules
 from tests.graph_kinds import KINDS, SINCE
 from tests.graph_kinds.attention import B, D, H, S

@@ -30,8 +30,9 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph.engines import Engine, execution_plan
 from cudnn_ct.graph.graph_json import graph_text
+from cudnn_ct.graph.native import operation_graph
 from cudnn_ct.graph.offline import Planner, describe_device
-from cudnn_ct.graph.operations import Graph, operation_graph, tensors_of_graph
+from cudnn_ct.graph.operations import Graph, tensors_of_graph
 from cudnn_ct.graph.plan import GraphPlan
 from cudnn_ct.graph.plan_file import StoredPlan, decode
 from cudnn_ct.graph.plan_store import _imported, plan_store

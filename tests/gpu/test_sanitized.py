@@ -12,7 +12,8 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.cli.selftest import FAILED, attempt
-from cudnn_ct.cli.selftest_cases import Case, cases
+from cudnn_ct.cli.selftest_cases import cases
+from cudnn_ct.cli.selftest_rows import Case
 from cudnn_ct.cuda import allocator
 
 from .conftest import own_stream, place

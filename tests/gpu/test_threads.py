@@ -11,7 +11,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct._config import config
-from cudnn_ct.cli.selftest_cases import Case
+from cudnn_ct.cli.selftest_rows import Case
 from cudnn_ct.cuda import memory
 from cudnn_ct.cuda import stream as streams
 from tests.mixed import MixedCall, in_threads, make_mixed, mixed_calls, own_stream

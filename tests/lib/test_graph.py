@@ -32,10 +32,10 @@ from cudnn_ct.facts import Target
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.engines import Engine, heuristic_configs, plan_to_json
+from cudnn_ct.graph.native import operation_graph
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.graph.pixels import pixels
-from cudnn_ct.legal.rules import applying
+from cudnn_ct.legal.conditions import applying
 from cudnn_ct.legal.subjects import subjects_of
 from cudnn_ct.ops._elementwise_graph import conversion_graph
 from cudnn_ct.ops.activation import activation_graph

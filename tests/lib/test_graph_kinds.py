@@ -17,8 +17,9 @@ from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.graph.candidates import engine_candidates
 from cudnn_ct.graph.engines import Engine, execution_plan, heuristic_configs, heuristic_modes
 from cudnn_ct.graph.explain import explain_graph
+from cudnn_ct.graph.native import operation_graph
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.graph.operations import OPERATIONS, Graph, operation_graph
+from cudnn_ct.graph.operations import OPERATIONS, Graph
 from cudnn_ct.graph.plan_file import StoredPlan
 from cudnn_ct.graph.plan_store import plan_store
 from cudnn_ct.graph.recording import PlanRequest

@@ -32,7 +32,7 @@ MADE_WITH_THEIR_OWNER = {
     "ops.norm.plans._Norm._names",
     "autotune.candidates.CandidateSet._substitutes",
     "graph.backend.BackendDescriptor._depends_on",
-    "graph.operations._NativeTensors._tensors",
+    "graph.native._NativeTensors._tensors",
     "ops.attention.graph.NodeBuilder.nodes",
     "ops.attention.graph._Nodes.operands",
     "plans.call.CallPlan._places",

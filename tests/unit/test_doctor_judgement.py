@@ -29,12 +29,12 @@ from cudnn_ct.doctor import (
     locate,
     packages,
     records,
-    repair,
     search,
     sha256,
 )
 from cudnn_ct.doctor.finding import Finding, Severity, codes, finding
 from cudnn_ct.doctor.libraryset import LibrarySet
+from cudnn_ct.doctor.needs import Need
 from cudnn_ct.doctor.requirements import Requirements
 from cudnn_ct.doctor.sandbox import Report
 from cudnn_ct.errors import CudnnError
@@ -699,7 +699,7 @@ def test_check_companions_reads_the_file_that_the_linker_opens(
     found = old
     name, data, expected, sound = row
     if "cudart" in expected or name == CUDART:
-        found = replace(found, others=(repair.Need("nvidia-cuda-runtime", "", "torch-2.9"),))
+        found = replace(found, others=(Need("nvidia-cuda-runtime", "", "torch-2.9"),))
     monkeypatch.setattr(libraryset.LibrarySet, "cuda", 11 if "11" in name else 99)
     last = tmp_path / ("first" if "builtins" in name else "last")
     for folder in {tmp_path / "first", last}:

@@ -19,7 +19,7 @@ from cudnn_ct._libraries import SUBLIBRARIES, file_name
 from cudnn_ct.doctor import fatbin, formats, libraryset, options, records, report, stub_libcuda
 from cudnn_ct.doctor.checks import coverage
 from cudnn_ct.doctor.finding import Severity
-from cudnn_ct.doctor.repair import meets
+from cudnn_ct.doctor.needs import meets
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf
 

@@ -12,7 +12,8 @@ from cudnn_ct._bad_combinations import defects, rows, table, version_numbers, wi
 from cudnn_ct.facts import KINDS, Target
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.legal import rules
-from cudnn_ct.legal.rules import applying, engine_rules, warn
+from cudnn_ct.legal.conditions import applying
+from cudnn_ct.legal.rules import engine_rules, warn
 from cudnn_ct.legal.subjects import Norm, subjects_of
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.specs import TensorSpec

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from cudnn_ct import Graph, reference
-from cudnn_ct.cli.selftest_cases import PARAMETERS, required
+from cudnn_ct.cli.selftest_cases import PARAMETERS
+from cudnn_ct.cli.selftest_rows import required
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.reference.dropout import dropout
 from cudnn_ct.reference.rnn import rnn, rnn_backward

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...dtypes import DTYPES
 from ...facts import Target, ignores
 from ...legal.attention_conditions import NO_LENGTHS, narrow_values
-from ...legal.rules import applying
+from ...legal.conditions import applying
 from ...legal.subjects import subjects_of
 from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band
 from ...shapes.attention_rules import OPTIONAL, like_axes

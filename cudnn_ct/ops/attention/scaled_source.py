@@ -9,7 +9,7 @@ from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.offline import target_of
 from ...graph.operations import Graph, Tensor, node
-from ...legal.rules import applying
+from ...legal.conditions import applying
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.elementwise import fill_plan

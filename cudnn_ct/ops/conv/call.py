@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ... import algo_cache
 from ..._config import config
 from ...autotune.request import AlgoRequest, request
-from ...legal.rules import without_wrong_tf32
+from ...legal.conditions import without_wrong_tf32
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_or_scale
 from ...shapes.conv import GEOMETRY, ROLES, ConvProblem, conv_problem, conv_transpose_output_shape

@@ -18,8 +18,9 @@ from ...graph.offline import Planner, target_of
 from ...graph.operations import Graph, Node, Tensor, node
 from ...graph.plan import GraphPlan
 from ...graph.rules import EngineRules, Rejection
+from ...legal.conditions import applying
 from ...legal.order import prefer_winograd
-from ...legal.rules import applying, engine_rules
+from ...legal.rules import engine_rules
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, packed_of, tensors_of
 from ...shapes.conv import ROLES, ConvProblem, written_as

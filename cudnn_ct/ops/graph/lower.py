@@ -12,7 +12,7 @@ from ...graph.broadcasts import wrong_broadcasts, wrong_conversions
 from ...graph.layouts import BROADCASTS, CONVERSIONS, known
 from ...graph.offline import target_of
 from ...graph.operations import Graph, Tensor
-from ...legal.rules import applying
+from ...legal.conditions import applying
 from ...shapes.checks import FLOATS
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.graph.rules import broadcast

@@ -18,8 +18,7 @@ def _operator(method: str, *, swapped: bool = False) -> Callable[[GraphTensor, O
     """Return an operator with another tensor or a number, which calls a method of the graph."""
 
     def operator(self: GraphTensor, other: Operand) -> GraphTensor:
-        operands = (other, self) if swapped else (self, other)
-        return self._made(method, *operands)
+        return self._made(method, *((other, self) if swapped else (self, other)))
 
     return operator
 

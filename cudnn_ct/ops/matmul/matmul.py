@@ -21,7 +21,7 @@ from .._documented import documented
 from .._operands import present
 from .._operation import Operation, Select
 from .cublaslt import check_name
-from .source import PRODUCTS, TENSOR_CORES, converted_weights
+from .source import PRODUCTS, WITH_CONVERTED_WEIGHTS
 
 
 @documented()
@@ -113,7 +113,7 @@ def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> MatmulPro
 def _source_of(problem: MatmulProblem) -> CandidateSource:
     """Return the candidates of a product."""
     if problem.b_scale and not in_words(problem.b):
-        return converted_weights(TENSOR_CORES)
+        return WITH_CONVERTED_WEIGHTS
     if problem.tensor_cores or problem.compute == "int32":
         return PRODUCTS
     from .as_conv import AS_CONVOLUTIONS  # with the convolutions, which half precision does not need

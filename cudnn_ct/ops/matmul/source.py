@@ -38,11 +38,6 @@ def matmul_graph(problem: MatmulProblem) -> Graph:
 # --- products with int8 weights that engines read wrong: the weights are converted first -------------------
 
 
-def converted_weights(halves: CandidateSource) -> ReducedSource:
-    """Return the candidates of a product in half precision, whose weights are converted in every run."""
-    return ReducedSource(halves, _converted, _planned, _with_room, comparable=False)
-
-
 def _planned(halves: CandidateSource, problem: MatmulProblem, candidate: Candidate, context: Context) -> Plan:
     core = _converted(problem)
     names = list(tensors_of(problem))
@@ -82,4 +77,5 @@ def sliced_products(cores: CandidateSource) -> ReducedSource:
 
 _ENGINES = GraphSource(matmul_graph)
 TENSOR_CORES = packed_source(sliced_products(_ENGINES), packed_operands, more_engines_of)
+WITH_CONVERTED_WEIGHTS = ReducedSource(TENSOR_CORES, _converted, _planned, _with_room, comparable=False)
 PRODUCTS = packed_source(sliced_products(with_cublaslt(_ENGINES)), packed_operands, more_engines_of)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...graph.offline import target_of
-from ...legal.rules import applying
+from ...legal.conditions import applying
 from ...legal.subjects import subjects_of
 from ...plans.base import tensors_of
 from ...plans.tiling import MAX_CALLS

@@ -13,20 +13,15 @@ from ...context import Context
 from ...errors import LibraryLoadError, NotSupportedError
 from ...graph.offline import ShapesOnly, target_of
 from ...graph.operations import Graph, Node, Tensor, node
-from ...legal.rules import applying, more_engines, more_engines_of, rules_of_subjects
+from ...legal.conditions import applying
+from ...legal.rules import more_engines, more_engines_of, rules_of_subjects
 from ...legal.subjects import Subject, node_mode, subjects_of
 from ...plans.base import Candidate, Plan, packed_of, tensors_of
 from ...plans.elementwise import op_tensor_of
 from ...plans.program import Step, chained
 from ...plans.wrappers import on_operands_of, zero_results
 from ...shapes.layer import results_of
-from ...shapes.layer_norm import (
-    LayerNormMode,
-    RowNorm,
-    RowNormGradient,
-    row_norm,
-    row_norm_gradient,
-)
+from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient, row_norm, row_norm_gradient
 from ...shapes.specs import Shape, TensorSpec
 from .._algo_arguments import select_engine, without_factors
 from .._elementwise_graph import elementwise_graph

@@ -104,13 +104,13 @@ class RNNState(CallState):
             self.changed = (self.dropout._memory,)
         return super().calls(ctx)
 
-    def run(self, ctx: Context, call: PreparedCall, *arguments: Any) -> Sequence[DeviceArray]:
+    def run(self, run: Any, ctx: Context, call: PreparedCall, *arguments: Any) -> Sequence[DeviceArray]:
         """Run the pass; repeat it after a benchmark of algorithms, which draws from the dropout state."""
         if self.dropout is not None and call.selected.needs_timing:
             saved = self.dropout.save()
-            super().run(ctx, call, *arguments)
+            super().run(run, ctx, call, *arguments)
             self.dropout.restore(saved)
-        return super().run(ctx, call, *arguments)
+        return super().run(run, ctx, call, *arguments)
 
     def reserve_for(self, algorithm: Any, context: Context) -> int:
         """Return the address of memory for an algorithm's reserve; allocate it unless there is enough."""
