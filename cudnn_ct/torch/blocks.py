@@ -6,17 +6,15 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from .faster import SLOWER, Resting
 from .replaced import Replaced
+from .reports import Report
 from .rules import RULES
-
-if TYPE_CHECKING:
-    from .serving import Report
 
 __all__ = ["GROUPS", "Block", "Blocks", "Mode", "block_of_backward", "thread"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import types
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator, suppress
 from functools import partial
@@ -32,45 +31,13 @@ from .kernels import settings
 from .leaving import LeftToTorchError
 from .prepared import current_stream
 from .replaced import Replaced, is_method
+from .reports import Report
 from .rules import RULES
 from .settled import Settled, SettledCalls
 
 __all__ = ["Report", "enable", "report"]
 
 MAX_REJECTED = 1024  # calls that cuDNN has rejected, of a block
-
-
-class Report:
-    """The calls of a block: how many were served, and why others were left to torch.
-
-    Attributes
-    ----------
-    served : Counter
-        The number of calls that operators served, by group.
-    left : Counter
-        The number of calls left to torch, by group and reason.
-    library : str
-        The cuDNN that serves, once a call was served.
-    """
-
-    def __init__(self) -> None:
-        self.served: Counter[str] = Counter()
-        self.left: Counter[tuple[str, str]] = Counter()
-
-    @property
-    def library(self) -> str:
-        """The version and path of the cuDNN of this process; empty before a call was served."""
-        if not self.served:
-            return ""
-        from .._info import library_info
-
-        info = library_info()
-        return f"cuDNN {info.version} in {info.path}"
-
-    def __str__(self) -> str:
-        lines = [f"served  {group}: {count}" for group, count in sorted(self.served.items())]
-        lines += [f"torch   {group}: {count}, {why}" for (group, why), count in sorted(self.left.items())]
-        return "\n".join([*lines, *([self.library] if self.served else [])]) or "no calls"
 
 
 class enable(ContextDecorator):
