@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -16,11 +16,14 @@ from jax.custom_derivatives import SymbolicZero
 from ..dtypes import DTYPES
 from ..gradients.row import Backward, Row, needs_of, saved_names
 from ..gradients.table import OPERATIONS
-from .calls import ROWS, Params, call_of, order_of, traced_settings
+from .calls import ROWS, Params, call_of, order_of, plain, traced_settings
 from .ffi import COMMAND_BUFFERS, register
 from .kernels import NOTHING, code_of, learned, on_cpu, on_gpu
 
-__all__ = ["Operators", "apply", "as_ints", "operand", "ops", "raw_call", "varying_alike", "without_gradient"]
+__all__ = [
+    "Operators", "apply", "apply_whole", "entering", "known", "known_params", "operand", "ops", "raw_call",
+    "without_gradient",
+]  # fmt: skip
 
 # One handler for all operations. XLA captures the calls of the first target in command buffers.
 CAPTURED, NOT_CAPTURED = "cudnn_ct", "cudnn_ct_not_captured"
@@ -38,12 +41,16 @@ MANY_ROWS = {
 
 
 def apply(name: str, operands: Sequence[Any], **params: Any) -> Any:
-    """Call an operation: the result, or a tuple of the results that a caller sees."""
-    row = OPERATIONS[name]
-    given = (*operands, *(None,) * (len(row.operands) - len(operands)))
-    values = tuple((one, params.get(one, param.default)) for one, param in row.params.items())
-    results = _differentiable(name, (*values, traced_settings()))(*varying_alike(given))
+    """Call an operation: its result, the first one if it has a gradient, or a tuple of all results."""
+    results = apply_whole(name, operands, whole=False, **params)
     return results[0] if len(results) == 1 else results
+
+
+def apply_whole(name: str, operands: Sequence[Any], *, whole: bool = True, **params: Any) -> tuple[Any, ...]:
+    """Call an operation, and return all results."""
+    row = OPERATIONS[name]
+    values = known_params(row, params)
+    return _differentiable(name, (*values, traced_settings()), whole)(*entering(row, operands))
 
 
 class Operators:
@@ -79,13 +86,16 @@ class _Facts:
 
 
 @lru_cache(4096)
-def _differentiable(name: str, params: Params) -> Callable[..., tuple[Any, ...]]:
-    """Return the function of an operation's operands, None for those that are not given."""
+def _differentiable(name: str, params: Params, whole: bool) -> Callable[..., tuple[Any, ...]]:
+    """Return the function of an operation's operands, None for those that are not given.
+
+    It returns the first result, or all results, of which only the first has a gradient.
+    """
     row = OPERATIONS[name]
     if row.gradient is None:
         return without_gradient(name, params)
-    seen = 1 if f"{name}_inference" in OPERATIONS or name == "ctc_loss" else len(row.results)
-    primal = f"{name}_inference" if f"{name}_inference" in OPERATIONS else name
+    seen = len(row.results) if whole else 1
+    primal = f"{name}_inference" if not whole and f"{name}_inference" in OPERATIONS else name
 
     @jax.custom_vjp
     def function(*operands: Any) -> tuple[Any, ...]:
@@ -97,16 +107,18 @@ def _differentiable(name: str, params: Params) -> Callable[..., tuple[Any, ...]]
         needs = needs_of(row, dict(params))
         perturbed = dict(zip(row.operands, traced, strict=True))
         wanted = frozenset(one for one in needs if perturbed[one] is not None and perturbed[one].perturbed)
-        # For a second derivative JAX differentiates this function, through the results that a caller sees.
+        # For a second derivative JAX differentiates this function.
         every = seen == len(row.results)
-        results = function(*operands) if every else without_gradient(name, params)(*operands)
+        results = (function if every else _differentiable(name, params, True))(*operands)
         known = present | dict(zip(row.results, results, strict=True))
         saved = {one: known[one] for one in saved_names(row, dict(params), wanted)}
         return results[:seen], (saved, _Facts(wanted, _described(row, operands)))
 
     def backward(residuals: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
         saved, facts = residuals
-        dy = cotangents[0]
+        dy, *others = cotangents
+        if not all(isinstance(one, SymbolicZero) for one in others):
+            raise NotImplementedError(f"the second derivative of {name} is not supported")
         if isinstance(dy, SymbolicZero):
             return (None,) * len(row.operands)
         arrays = {**dict.fromkeys(row.operands), **saved, f"d{row.results[0]}": dy}
@@ -232,6 +244,9 @@ def _ffi(name: str, params: Params, present: tuple[str, ...], given: Sequence[An
     arrays = tuple(
         (one, tuple(array.shape), array.dtype.name) for one, array in zip(present, given, strict=True)
     )
+    for one, shape, _ in arrays:
+        if not all(isinstance(length, int) for length in shape):
+            raise TypeError(f"{one} has a symbolic shape: got {shape}, expected ints; trace each shape apart")
     call = call_of(name, params, arrays)
     text = call.text()
     needs = learned(text) if _has_gpu() else NOTHING
@@ -282,18 +297,41 @@ def _has_gpu() -> bool:
 # --- arguments ---------------------------------------------------------------------------------------------
 
 
-def as_ints(value: int | Sequence[int]) -> tuple[int, ...]:
-    """Return a number, or one for each axis, as a tuple."""
-    return tuple(value) if isinstance(value, Sequence) else (value,)
+def known_params(row: Row, params: Mapping[str, Any]) -> Params:
+    """Return the parameters of a row as values of Python."""
+    given = {one: params.get(one, param.default) for one, param in row.params.items()}
+    return tuple((one, plain(row.params[one], known(value, one), one)) for one, value in given.items())
 
 
-def operand(array: Any, name: str) -> Any:
+def known(value: Any, name: str) -> Any:
+    """Return a parameter without arrays of JAX; raise TypeError if it has traced ones."""
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{name} is traced: got {value}, expected a value that is known when JAX traces; "
+            "add it to static_argnames of jax.jit, or bind it with functools.partial"
+        )
+    if isinstance(value, list | tuple):
+        return tuple(known(one, name) for one in value)
+    return np.asarray(value) if isinstance(value, jax.Array) else value
+
+
+def entering(row: Row, operands: Sequence[Any]) -> list[Any]:
+    """Return all operands of a row, as the call takes them."""
+    given = (*operands, *(None,) * (len(row.operands) - len(operands)))
+    return varying_alike(given)
+
+
+def operand(array: Any, name: str, *, optional: bool = False) -> Any:
     """Return an operand as an array of JAX; raise TypeError if JAX would convert float64 to float32."""
-    if array is None:
+    if array is None and optional:
         return None
     if isinstance(array, np.ndarray) and array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
         raise TypeError(
             f"{name} is float64, which JAX converts to float32: set jax_enable_x64, or pass "
             f"{name}.astype('float32')"
+        )
+    if array is None or isinstance(array, jax.ShapeDtypeStruct | dict | str):
+        raise TypeError(
+            f"{name} is not an array: got {type(array).__name__}, expected an array of JAX or NumPy"
         )
     return jnp.asarray(array)

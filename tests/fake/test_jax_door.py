@@ -69,6 +69,14 @@ def test_handler_computes_in_the_memory_of_xla(fake: FakeCudnn, host: Host, work
     np.testing.assert_array_equal(made.kept[1][0].numpy(), ct.reference.conv(*arrays))
 
 
+def test_handler_computes_without_an_optional_operand(fake: FakeCudnn, host: Host) -> None:
+    arrays, of = values(X, W), call("conv_bias_activation", x=X, w=W)
+    assert kernels.learned(of.text()) is not None
+    made = frame(of, host, host.new_stream(), [ct.asarray(a) for a in arrays])
+    kernels.on_gpu(made)
+    np.testing.assert_array_equal(made.kept[1][0].numpy(), np.maximum(ct.reference.conv(*arrays), 0))
+
+
 def test_learned_call_needs_no_memory_later(fake: FakeCudnn, host: Host) -> None:
     """A call with the workspace that was learned allocates nothing, on a stream that is captured too."""
     of = call("conv", x=X, w=W)
