@@ -39,6 +39,9 @@ MANY_ROWS = {
     **{f"{name}{end}": ("x",) for name in ("layer_norm", "rms_norm") for end in ("", "_inference")},
 }
 
+# Operations with an operand that may have one sample for all samples of the others.
+SHARED = {"attention": "bias", "attention_inference": "bias", "attention_backward": "bias"}
+
 
 def apply(name: str, operands: Sequence[Any], **params: Any) -> Any:
     """Call an operation: its result, the first one if it has a gradient, or a tuple of all results."""
@@ -119,7 +122,7 @@ def _differentiable(name: str, params: Params, whole: bool) -> Callable[..., tup
         dy, *others = cotangents
         if not all(isinstance(one, SymbolicZero) for one in others):
             raise NotImplementedError(f"the second derivative of {name} is not supported")
-        if isinstance(dy, SymbolicZero):
+        if isinstance(dy, SymbolicZero) or not facts.wanted:
             return (None,) * len(row.operands)
         arrays = {**dict.fromkeys(row.operands), **saved, f"d{row.results[0]}": dy}
         shapes = {one: shape for one, shape, _ in facts.arrays}
@@ -136,16 +139,19 @@ def _differentiable(name: str, params: Params, whole: bool) -> Callable[..., tup
 
 
 def without_gradient(name: str, params: Params) -> Callable[..., tuple[Any, ...]]:
-    """Return the function of an operation's operands, whose derivative is an error."""
+    """Return the function of an operation's operands, whose derivative is an error if it is used."""
 
-    @jax.custom_jvp
+    @jax.custom_vjp
     def function(*operands: Any) -> tuple[Any, ...]:
         return raw_call(name, params, operands)
 
-    @function.defjvp
-    def derivative(primals: Any, tangents: Any) -> Any:
+    def forward(*operands: Any) -> tuple[Any, None]:
+        return function(*operands), None
+
+    def backward(residuals: None, cotangents: Any) -> Any:
         raise NotImplementedError(f"the derivative of {name} is not supported")
 
+    function.defvjp(forward, backward)
     return function
 
 
@@ -176,42 +182,57 @@ def _batchable(name: str, params: Params, present: tuple[str, ...]) -> Callable[
     function = custom_vmap(one_call)
 
     @function.def_vmap
-    def rule(size: int, batched: Sequence[bool], *given: Any) -> tuple[Any, Any]:
+    def rule(size: int, batched: Sequence[bool], *split: Any) -> tuple[Any, Any]:
         mapped = {one for one, is_mapped in zip(present, batched, strict=True) if is_mapped}
-        everything = (True,) * len(row.results)
-        if mapped <= set(MANY_ROWS.get(name, ())) and len(mapped) == len(MANY_ROWS.get(name, ())):
-            return _batchable(name, _negative_axes(params, given), present)(*given), everything
-        foldable = {one for one in row.batch if one in present}
-        if set(row.results) <= set(row.batch) and mapped <= foldable and size:
-            folded = [
-                _fold(
-                    array if one in mapped else jnp.broadcast_to(array, (size, *array.shape)), row.batch[one]
-                )
-                if one in foldable
-                else array
-                for one, array in zip(present, given, strict=True)
-            ]
-            results = _batchable(name, _with_samples(params, row, size), present)(*folded)
-            pairs = zip(row.results, results, strict=True)
-            return tuple(_unfold(array, size, row.batch[one]) for one, array in pairs), everything
-        results = jax.lax.map(
-            lambda rows: function(*_filled(given, batched, rows)),
-            tuple(array for array, is_mapped in zip(given, batched, strict=True) if is_mapped),
-        )
-        return results, everything
+        given = dict(zip(present, split, strict=True))
+        if mapped == set(MANY_ROWS.get(name, ())):
+            results = _batchable(name, _negative_axes(params, given), present)(*given.values())
+        elif (folded := _folded(name, params, size, mapped, given)) is not None:
+            results = folded
+        else:
+            results = _looped(function, tuple(batched), *given.values())
+        return tuple(results), (True,) * len(row.results)
 
     return function
 
 
-def _filled(given: Sequence[Any], batched: Sequence[bool], rows: Sequence[Any]) -> list[Any]:
-    """Return the operands of one sample."""
-    left = iter(rows)
-    return [next(left) if is_mapped else array for array, is_mapped in zip(given, batched, strict=True)]
+def _folded(
+    name: str, params: Params, size: int, mapped: set[str], given: Mapping[str, Any]
+) -> tuple[Any, ...] | None:
+    """Return the results of one call for all samples; None if the operation has no axis for them."""
+    row, arrays, batch = ROWS[name], dict(given), dict(ROWS[name].batch)
+    shared = SHARED.get(name, "")
+    if shared in given and (shared in mapped or given[shared].shape[0] > 1):
+        shape = list(given[shared].shape)
+        shape[shared in mapped] = given["q"].shape["q" in mapped]
+        arrays[shared], batch[shared] = jnp.broadcast_to(given[shared], shape), 0
+    if not (set(row.results) <= set(batch) and mapped <= set(batch) and size):
+        return None
+    folded = [
+        _fold(array if one in mapped else jnp.broadcast_to(array, (size, *array.shape)), batch[one])
+        if one in batch
+        else array
+        for one, array in arrays.items()
+    ]
+    results = _batchable(name, _with_samples(params, row, size), tuple(given))(*folded)
+    pairs = zip(row.results, results, strict=True)
+    return tuple(_unfold(array, size, batch[one]) for one, array in pairs)
 
 
-def _negative_axes(params: Params, given: Sequence[Any]) -> Params:
+@partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _looped(function: Callable[..., Any], batched: tuple[bool, ...], *given: Any) -> Any:
+    """Call a function for each sample; JAX would compile a loop again in each call outside of ``jit``."""
+
+    def one_sample(rows: Sequence[Any]) -> Any:
+        left = iter(rows)
+        return function(*[next(left) if mapped else one for one, mapped in zip(given, batched, strict=True)])
+
+    return jax.lax.map(one_sample, [one for one, mapped in zip(given, batched, strict=True) if mapped])
+
+
+def _negative_axes(params: Params, given: Mapping[str, Any]) -> Params:
     """Return parameters whose axes count from the last, so that an axis in front does not change them."""
-    rank = given[0].ndim - 1
+    rank = next(iter(given.values())).ndim - 1
     return tuple(
         (one, tuple(axis - rank if axis >= 0 else axis for axis in value)) if one == "axis" else (one, value)
         for one, value in params
@@ -228,11 +249,13 @@ def _with_samples(params: Params, row: Row, size: int) -> Params:
 
 def _fold(array: Any, axis: int) -> Any:
     moved = jnp.moveaxis(array, 0, axis)
-    return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
+    count = moved.shape[axis] * moved.shape[axis + 1]
+    return moved.reshape(*moved.shape[:axis], count, *moved.shape[axis + 2 :])
 
 
 def _unfold(array: Any, size: int, axis: int) -> Any:
-    split = array.reshape(*array.shape[:axis], size, -1, *array.shape[axis + 1 :])
+    count = array.shape[axis] // size
+    split = array.reshape(*array.shape[:axis], size, count, *array.shape[axis + 1 :])
     return jnp.moveaxis(split, axis, 0)
 
 
