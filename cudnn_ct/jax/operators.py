@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..dtypes import DTYPES
 from ..gradients.row import Backward, Row, needs_of, saved_names
@@ -184,14 +185,15 @@ def _batchable(name: str, params: Params, present: tuple[str, ...]) -> Callable[
     @function.def_vmap
     def rule(size: int, batched: Sequence[bool], *split: Any) -> tuple[Any, Any]:
         mapped = {one for one, is_mapped in zip(present, batched, strict=True) if is_mapped}
-        given = dict(zip(present, split, strict=True))
+        given = dict(zip(present, map(_gathered, split), strict=True))
         if mapped == set(MANY_ROWS.get(name, ())):
             results = _batchable(name, _negative_axes(params, given), present)(*given.values())
         elif (folded := _folded(name, params, size, mapped, given)) is not None:
             results = folded
         else:
             results = _looped(function, tuple(batched), *given.values())
-        return tuple(results), (True,) * len(row.results)
+        first = split[list(batched).index(True)]
+        return tuple(_split_as(array, first) for array in results), (True,) * len(row.results)
 
     return function
 
@@ -341,7 +343,24 @@ def known(value: Any, name: str) -> Any:
 def entering(row: Row, operands: Sequence[Any]) -> list[Any]:
     """Return all operands of a row, as the call takes them."""
     given = (*operands, *(None,) * (len(row.operands) - len(operands)))
-    return varying_alike(given)
+    return varying_alike([None if array is None else _gathered(array) for array in given])
+
+
+def _gathered(array: Any) -> Any:
+    """Return an array that is not split over explicit axes of a mesh: a call of a handler needs all of it."""
+    sharding = jax.typeof(array).sharding
+    return array if not any(sharding.spec) else _resharded(array, sharding.mesh)
+
+
+def _split_as(array: Any, other: Any) -> Any:
+    """Return an array whose first axis is split over the same explicit axes of a mesh as another's."""
+    sharding = jax.typeof(other).sharding
+    return _resharded(array, sharding.mesh, sharding.spec[0]) if any(sharding.spec[:1]) else array
+
+
+def _resharded(array: Any, mesh: Any, *first: Any) -> Any:
+    axes = (*first, *(None,) * (array.ndim - len(first)))
+    return jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec(*axes)))
 
 
 def operand(array: Any, name: str, *, optional: bool = False) -> Any:
