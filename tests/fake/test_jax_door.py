@@ -148,8 +148,11 @@ def test_replays_belong_to_the_memory_that_is_lent(fake: FakeCudnn, host: Host) 
     assert len(host.launches) == made + 1
 
 
+@pytest.mark.parametrize("states", [True, False])
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
-def test_handler_runs_a_network_and_its_gradients(fake: FakeCudnn, host: Host, mode: str) -> None:
+def test_handler_runs_a_network_and_its_gradients(
+    fake: FakeCudnn, host: Host, mode: str, states: bool
+) -> None:
     name, cells = ("lstm", ("h0", "c0")) if mode == "lstm" else ("rnn", ("h0",))
     spec = rnn_spec(mode, 3, 4)
     params = {one: param.default for one, param in NETWORKS[name].params.items()}
@@ -158,9 +161,10 @@ def test_handler_runs_a_network_and_its_gradients(fake: FakeCudnn, host: Host, m
     shapes = {"x": (5, 2, 3), "w": (rnn_weight_size(spec),), **dict.fromkeys(cells, (1, 2, 4))}
     shapes |= {"dy": (5, 2, 4), **{f"d{one[0]}y": (1, 2, 4) for one in cells}}
     given = {one: rng.standard_normal(shape).astype("float32") for one, shape in shapes.items()}
+    given |= {} if states else dict.fromkeys(cells)
 
     def run(which: str) -> list[np.ndarray]:
-        names = NETWORKS[which].operands
+        names = [one for one in NETWORKS[which].operands if given[one] is not None]
         arrays = tuple((one, shapes[one], "float32") for one in names)
         of = call_of(which, tuple(params.items()), arrays)
         assert kernels.learned(of.text()) is not None
