@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .operators import apply, apply_whole, operand
+from ..shapes.parse import as_float
+from .operators import apply, apply_whole, known, operand
 
 __all__ = [
     "attention",
@@ -67,7 +68,7 @@ def batch_norm_training(
     -----
     :func:`cudnn_ct.batch_norm_training`.
     """
-    scale = operand(scale, "scale")
+    scale, epsilon = operand(scale, "scale"), as_float(known(epsilon, "epsilon"), "epsilon")
     extra = operand(residual, "residual", optional=True)
     operands = (operand(x, "x"), scale, operand(bias, "bias"), extra)
     y, mean, invstd = apply_whole("batch_norm_training", operands, epsilon=epsilon, activation=activation)

@@ -15,6 +15,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from jax import ShapeDtypeStruct as Shape  # noqa: E402
 
+import cudnn_ct as ct  # noqa: E402
 from cudnn_ct import jax as ctj  # noqa: E402
 
 if jax.default_backend() != "cpu":
@@ -159,6 +160,39 @@ def test_symbolic_shape_is_an_error_that_names_the_operand() -> None:
     shape = Shape(export.symbolic_shape("n, 4"), "float32")
     with pytest.raises(TypeError, match=r"^x has a symbolic shape: got \(n, 4\), expected ints"):
         export.export(jax.jit(ctj.softmax))(shape)
+
+
+def test_epsilon_of_numpy_keeps_the_dtype_of_the_variance() -> None:
+    x, ones = jnp.ones((2, 3, 4, 4), "float32"), jnp.ones(3, "float32")
+    before = jax.config.read("jax_enable_x64")
+    jax.config.update("jax_enable_x64", True)
+    try:
+        found = ctj.batch_norm_training(x, ones, ones, epsilon=np.float64(1e-3))
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    assert [one.dtype.name for one in found] == ["float32"] * 3
+
+
+class WithoutTextError(ValueError):
+    def __str__(self) -> str:
+        raise KeyError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(ValueError("a name \udc80"), r"a name \\udc80"), (WithoutTextError(), "WithoutTextError")],
+)
+def test_error_of_a_handler_may_have_any_text(
+    error: Exception, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX would take an exception of the handler for a success, and return memory that nobody wrote."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ct.reference, "lrn", fails)
+    with pytest.raises(Exception, match=text):
+        ctj.lrn(jnp.ones((1, 3, 2, 2))).block_until_ready()
 
 
 @pytest.mark.parametrize("epsilon", [1e-5, 3e-5, 1e-3])
