@@ -19,6 +19,7 @@ __all__ = [
     "operands_of",
 ]
 
+SEVERAL = ("batch_norm_training", "rnn")  # functions with more than one result
 X, W = (2, 4, 6, 5), (6, 2, 3, 2)
 GEOMETRY = {"padding": ((1, 0), (0, 1)), "stride": (2, 1), "groups": 2}
 
@@ -77,6 +78,10 @@ CASES = [
     ),
     Case(
         "conv_bias_activation", (X, W, (6,), None), {**GEOMETRY, "activation": "swish"},
+        _reference("conv_bias_activation", "x", "w", "bias", "residual"),
+    ),
+    Case(
+        "conv_bias_activation", (X, W, None, (2, 6, 3, 5)), {**GEOMETRY, "activation": "tanh"},
         _reference("conv_bias_activation", "x", "w", "bias", "residual"),
     ),
     Case(
@@ -166,6 +171,7 @@ def call(case: Case, *operands: Any) -> Any:
 
     own = getattr(ctj, case.name, None)
     found = own(*operands, **case.keywords) if own else apply(case.name, operands, **case.keywords)
+    assert isinstance(found, tuple) == (case.name in SEVERAL)
     return found[0] if isinstance(found, tuple) else found
 
 

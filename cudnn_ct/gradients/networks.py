@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
+from ..shapes.checks import expect_rank, one_dtype
 from ..shapes.rnn import RNNSpec, rnn_spec, rnn_weight_size
 from ..shapes.sequences import check_rnn_operands
 from ..shapes.specs import TensorSpec
@@ -52,7 +53,10 @@ def spec_of_network(x: TensorSpec, params: Params) -> RNNSpec:
 
 def network_results(name: str, params: Params, specs: Mapping[str, TensorSpec]) -> tuple[TensorSpec, ...]:
     """Check the operands of a network, and return its results."""
-    x, spec = specs["x"], spec_of_network(specs["x"], params)
+    x, dtypes = specs["x"], {one: spec.dtype for one, spec in specs.items()}
+    expect_rank(x, "x", 2 if params["layout"] == "packed" else 3)
+    spec = spec_of_network(x, params)
+    one_dtype("a recurrent network", **dtypes)
     h, c = (specs[one].shape if one in specs else None for one in ("h0", "c0"))
     shapes, _ = check_rnn_operands(spec, x.shape, h, c, params["lengths"], params["layout"])
     known = {**shapes._asdict(), "w": (rnn_weight_size(spec),)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -17,12 +17,16 @@ from .._algorithm_names import POLICIES, SYNONYMS
 from .._config import config
 from ..array_shapes import ShapeArray, only_shapes
 from ..gradients.networks import NETWORKS, network_results
-from ..gradients.row import Row, arguments
+from ..gradients.row import Param, Row, arguments
 from ..gradients.table import OPERATIONS
+from ..shapes.checks import expect_dtype, expect_rank, expect_shape, one_dtype
+from ..shapes.ctc import check_ctc_logits
+from ..shapes.parse import as_bool, as_float, as_int, as_ints, as_list
+from ..shapes.sequences import as_integers
 from ..shapes.specs import CHANNELS_LAST_DTYPES, TensorSpec, packed_strides
 from ..typing import Layout
 
-__all__ = ["ROWS", "SETTINGS", "Call", "call_of", "order_of", "traced_settings"]
+__all__ = ["ROWS", "SETTINGS", "Call", "call_of", "order_of", "plain", "traced_settings"]
 
 ROWS: dict[str, Row] = {**OPERATIONS, **NETWORKS}
 
@@ -84,6 +88,34 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
+def plain(param: Param, value: Any, name: str) -> Any:
+    """Return a parameter as a value of Python that can be a key and a part of a text.
+
+    Numbers of NumPy become those of Python. Names are in lower case, in which gradients compare them.
+    """
+    if value is None and (param.optional or param.kind == "str"):
+        return None
+    if param.kind == "str":
+        value = getattr(value, "name", value)  # of an enum
+        return value.lower() if isinstance(value, str) else repr(value)  # which is not a valid name
+    if param.kind == "ints" and (not isinstance(value := as_list(value), Sequence) or isinstance(value, str)):
+        return (as_int(value, name),)
+    if param.optional and param.kind == "ints":
+        return tuple(None if one is None else as_int(one, name) for one in value)
+    if param.kind == "padding":
+        value = [one for pair in value for one in (pair if isinstance(pair, Sequence) else (pair,))]
+    found = _PLAIN[param.kind](value, name)
+    if found == () and param.kind == "ints":
+        raise ValueError(f"{name} is empty: got {value!r}, expected at least one int")
+    return found
+
+
+_PLAIN: Mapping[str, Any] = {
+    "int": as_int, "float": as_float, "bool": as_bool, "lengths": as_integers,
+    "ints": as_ints, "padding": as_ints, "shape": as_ints,
+}  # fmt: skip
+
+
 def traced_settings() -> tuple[str, tuple[Any, ...]]:
     """Return the parameter with the present settings."""
     return SETTINGS, (config.algo, config.deterministic, config.allow_tf32)
@@ -112,8 +144,7 @@ def _results(call: Call, specs: Mapping[str, TensorSpec]) -> tuple[TensorSpec, .
     if call.name in NETWORKS:
         return network_results(call.name, dict(call.params), specs)
     if call.name == "ctc_loss":  # its function reads labels
-        logits = specs["logits"]
-        return TensorSpec.packed(logits.shape[1:2], logits.dtype), logits
+        return _results_of_ctc(**specs)
     keywords = call.keywords()
     if "precision" in parameters(row.function) and specs[call.present[0]].dtype == "float32":
         keywords["precision"] = "tf32"  # the default depends on the cuDNN that is loaded; shapes do not
@@ -122,6 +153,18 @@ def _results(call: Call, specs: Mapping[str, TensorSpec]) -> tuple[TensorSpec, .
         found = getattr(cudnn_ct, row.function)(**operands, **keywords)
     arrays = [getattr(found, one) for one in row.results] if isinstance(found, tuple) else [found]
     return tuple(array.spec for array in arrays)
+
+
+def _results_of_ctc(logits: TensorSpec, labels: TensorSpec, **lengths: TensorSpec) -> tuple[TensorSpec, ...]:
+    _, batch, _ = check_ctc_logits(logits.shape)
+    one_dtype("ctc_loss", logits=logits.dtype)
+    expect_rank(labels, "labels", 2)
+    expect_shape(labels, "labels", (batch, labels.shape[1]))
+    for name, spec in lengths.items():
+        expect_shape(spec, name, (batch,))
+    for name, spec in {"labels": labels, **lengths}.items():
+        expect_dtype(spec, name, "int32", "int64", "int8", "uint8")
+    return TensorSpec.packed((batch,), logits.dtype), logits
 
 
 @cache

@@ -188,9 +188,12 @@ def _frame_of(raw: CallFrame) -> Frame:
 
 
 def _error(raw: CallFrame, error: BaseException, code_of: Callable[[Exception], int]) -> int | None:
-    lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+    try:
+        lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+    except Exception:  # one that escapes would be a success
+        lines = [type(error).__name__]
     code = code_of(error) if isinstance(error, Exception) else 1  # cancelled
-    message = "\n".join(lines).encode()
+    message = "\n".join(lines).encode(errors="backslashreplace")
     arguments = ErrorArguments(ctypes.sizeof(ErrorArguments), None, message, code)
     made: int | None = _function(raw.api[0].create_error)(byref(arguments))
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from math import prod
@@ -81,6 +81,11 @@ _lock = threading.RLock()
 _contexts: dict[int, context.Context] = {}
 
 
+def _operands(call: Call, given: Iterable[Any]) -> dict[str, Any]:
+    """Return operands by their names, None for those that are not given."""
+    return {**dict.fromkeys(call.row.optional), **dict(zip(call.present, given, strict=True))}
+
+
 class _External:
     """Owner of memory that XLA manages."""
 
@@ -128,7 +133,7 @@ def _prepared(
 def _keywords(
     ready: _Ready, operands: list[DeviceArray], outs: list[DeviceArray], stream: Any
 ) -> dict[str, Any]:
-    given = dict(zip(ready.call.present, operands, strict=True))
+    given = _operands(ready.call, operands)
     return {**given, **ready.keywords, "out": outs[0] if len(outs) == 1 else tuple(outs), "stream": stream}
 
 
@@ -226,7 +231,7 @@ def on_cpu(frame: Frame) -> None:
     row, keywords = call.row, call.keywords()
     function = ON_CPU.get(call.name) or getattr(reference, row.function)
     arrays = (_host(*one) for one in zip(call.operands, frame.operands, strict=True))
-    given = dict(zip(call.present, arrays, strict=True))
+    given = _operands(call, arrays)
     found = function(**given, **keywords)
     fields: Sequence[Any] = (found,)
     if isinstance(found, tuple):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..shapes.conv import Pairs, pad_pairs
-from ..shapes.parse import per_axis
-from .operators import apply, as_ints, operand
+from ..shapes.parse import as_bool, as_float, per_axis
+from .operators import apply, known, operand
 
 __all__ = [
     "activation",
@@ -84,7 +84,7 @@ def conv_bias_activation(
     residual : array, shape and dtype of the result, optional
     activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "silu", "identity"}
     coefficient : float
-        Ceiling of ``"clipped_relu"``, alpha of ``"elu"``.
+        As in :func:`activation`.
 
     Returns
     -------
@@ -101,10 +101,9 @@ def conv_bias_activation(
     only; gradients of other activations compute the convolution again.
     """
     x, w = operand(x, "x"), operand(w, "w")
-    operands = (x, w, operand(bias, "bias"), operand(residual, "residual"))
+    operands = (x, w, operand(bias, "bias", optional=True), operand(residual, "residual", optional=True))
     geometry = _geometry(w, padding, stride, dilation, groups)
-    kinds = {"activation": activation, "coefficient": float(coefficient)}
-    return apply("conv_bias_activation", operands, **geometry, **kinds)
+    return apply("conv_bias_activation", operands, activation=activation, coefficient=coefficient, **geometry)
 
 
 def conv_transpose(
@@ -142,7 +141,7 @@ def conv_transpose(
     """
     x, w = operand(x, "x"), operand(w, "w")
     geometry = _geometry(w, padding, stride, dilation, groups)
-    more = per_axis(output_padding, max(x.ndim - 2, 1), "output_padding", 0)
+    more = per_axis(known(output_padding, "output_padding"), max(x.ndim - 2, 1), "output_padding", 0)
     return apply("conv_transpose", (x, w), **geometry, output_padding=more)
 
 
@@ -179,10 +178,9 @@ def pool(
     :func:`cudnn_ct.pool`.
     """
     x = operand(x, "x")
-    windows = per_axis(window, max(x.ndim - 2, 1), "window", 1)
-    pads = _flat(pad_pairs(padding, windows, (1,) * len(windows)))
-    steps = None if stride is None else as_ints(stride)
-    return apply("pool", (x,), window=windows, stride=steps, padding=pads, mode=mode)
+    windows = per_axis(known(window, "window"), max(x.ndim - 2, 1), "window", 1)
+    pads = _flat(pad_pairs(known(padding, "padding"), windows, (1,) * len(windows)))
+    return apply("pool", (x,), window=windows, stride=stride, padding=pads, mode=mode)
 
 
 def softmax(x: Array, axis: int | Sequence[int] = -1, *, log: bool = False) -> Array:
@@ -207,7 +205,8 @@ def softmax(x: Array, axis: int | Sequence[int] = -1, *, log: bool = False) -> A
     -----
     :func:`cudnn_ct.softmax`.
     """
-    return apply("softmax", (operand(x, "x"),), axis=as_ints(axis), algo="log" if log else "accurate")
+    algo = "log" if as_bool(known(log, "log"), "log") else "accurate"
+    return apply("softmax", (operand(x, "x"),), axis=axis, algo=algo)
 
 
 def activation(x: Array, mode: str = "relu", *, coefficient: float = 0.0) -> Array:
@@ -218,6 +217,7 @@ def activation(x: Array, mode: str = "relu", *, coefficient: float = 0.0) -> Arr
     x : array, float16 | bfloat16 | float32 | float64
     mode : {"identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "silu"}
     coefficient : float
+        Ceiling of ``"clipped_relu"``, alpha of ``"elu"``, beta of ``"swish"``, for which 0 stands for 1.
 
     Returns
     -------
@@ -232,7 +232,9 @@ def activation(x: Array, mode: str = "relu", *, coefficient: float = 0.0) -> Arr
     -----
     :func:`cudnn_ct.activation`. XLA fuses its own activations with their neighbours.
     """
-    return apply("activation", (operand(x, "x"),), mode=mode, coefficient=float(coefficient))
+    x = operand(x, "x")
+    flat = x if x.ndim else x.reshape(1)  # vmap adds samples to the first axis
+    return apply("activation", (flat,), mode=mode, coefficient=coefficient).reshape(x.shape)
 
 
 def lrn(x: Array, n: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> Array:
@@ -258,8 +260,9 @@ def lrn(x: Array, n: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k: flo
     -----
     :func:`cudnn_ct.lrn`.
     """
-    numbers = {"lrn_alpha": float(alpha), "lrn_beta": float(beta), "k": float(k)}
-    return apply("lrn", (operand(x, "x"),), n=n, **numbers)
+    numbers = {"lrn_alpha": (alpha, "alpha"), "lrn_beta": (beta, "beta"), "k": (k, "k")}
+    params = {one: as_float(known(*given), given[1]) for one, given in numbers.items()}
+    return apply("lrn", (operand(x, "x"),), n=n, **params)
 
 
 # --- arguments ---------------------------------------------------------------------------------------------
@@ -267,11 +270,11 @@ def lrn(x: Array, n: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k: flo
 
 def _geometry(w: Array, padding: Any, stride: Any, dilation: Any, groups: int) -> dict[str, Any]:
     """Return the parameters of a convolution, for each axis."""
-    window = tuple(w.shape[2:])
-    dilations = per_axis(dilation, len(window), "dilation", 1)
+    window = tuple(w.shape[2:]) or (1,)  # the call checks the shape of w
+    dilations = per_axis(known(dilation, "dilation"), len(window), "dilation", 1)
     return {
-        "padding": _flat(pad_pairs(padding, window, dilations)),
-        "stride": per_axis(stride, len(window), "stride", 1),
+        "padding": _flat(pad_pairs(known(padding, "padding"), window, dilations)),
+        "stride": per_axis(known(stride, "stride"), len(window), "stride", 1),
         "dilation": dilations,
         "groups": groups,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -12,15 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..dtypes import DTYPES
 from ..gradients.row import Backward, Row, needs_of, saved_names
 from ..gradients.table import OPERATIONS
-from .calls import ROWS, Params, call_of, order_of, traced_settings
+from .calls import ROWS, Params, call_of, order_of, plain, traced_settings
 from .ffi import COMMAND_BUFFERS, register
 from .kernels import NOTHING, code_of, learned, on_cpu, on_gpu
 
-__all__ = ["Operators", "apply", "as_ints", "operand", "ops", "raw_call", "varying_alike", "without_gradient"]
+__all__ = [
+    "Operators", "apply", "apply_whole", "entering", "known", "known_params", "operand", "ops", "raw_call",
+    "without_gradient",
+]  # fmt: skip
 
 # One handler for all operations. XLA captures the calls of the first target in command buffers.
 CAPTURED, NOT_CAPTURED = "cudnn_ct", "cudnn_ct_not_captured"
@@ -36,14 +40,21 @@ MANY_ROWS = {
     **{f"{name}{end}": ("x",) for name in ("layer_norm", "rms_norm") for end in ("", "_inference")},
 }
 
+# Operations with an operand that may have one sample for all samples of the others.
+SHARED = {"attention": "bias", "attention_inference": "bias", "attention_backward": "bias"}
+
 
 def apply(name: str, operands: Sequence[Any], **params: Any) -> Any:
-    """Call an operation: the result, or a tuple of the results that a caller sees."""
-    row = OPERATIONS[name]
-    given = (*operands, *(None,) * (len(row.operands) - len(operands)))
-    values = tuple((one, params.get(one, param.default)) for one, param in row.params.items())
-    results = _differentiable(name, (*values, traced_settings()))(*varying_alike(given))
+    """Call an operation: its result, the first one if it has a gradient, or a tuple of all results."""
+    results = apply_whole(name, operands, whole=False, **params)
     return results[0] if len(results) == 1 else results
+
+
+def apply_whole(name: str, operands: Sequence[Any], *, whole: bool = True, **params: Any) -> tuple[Any, ...]:
+    """Call an operation, and return all results."""
+    row = OPERATIONS[name]
+    values = known_params(row, params)
+    return _differentiable(name, (*values, traced_settings()), whole)(*entering(row, operands))
 
 
 class Operators:
@@ -79,13 +90,16 @@ class _Facts:
 
 
 @lru_cache(4096)
-def _differentiable(name: str, params: Params) -> Callable[..., tuple[Any, ...]]:
-    """Return the function of an operation's operands, None for those that are not given."""
+def _differentiable(name: str, params: Params, whole: bool) -> Callable[..., tuple[Any, ...]]:
+    """Return the function of an operation's operands, None for those that are not given.
+
+    It returns the first result, or all results, of which only the first has a gradient.
+    """
     row = OPERATIONS[name]
     if row.gradient is None:
         return without_gradient(name, params)
-    seen = 1 if f"{name}_inference" in OPERATIONS or name == "ctc_loss" else len(row.results)
-    primal = f"{name}_inference" if f"{name}_inference" in OPERATIONS else name
+    seen = len(row.results) if whole else 1
+    primal = f"{name}_inference" if not whole and f"{name}_inference" in OPERATIONS else name
 
     @jax.custom_vjp
     def function(*operands: Any) -> tuple[Any, ...]:
@@ -97,17 +111,19 @@ def _differentiable(name: str, params: Params) -> Callable[..., tuple[Any, ...]]
         needs = needs_of(row, dict(params))
         perturbed = dict(zip(row.operands, traced, strict=True))
         wanted = frozenset(one for one in needs if perturbed[one] is not None and perturbed[one].perturbed)
-        # For a second derivative JAX differentiates this function, through the results that a caller sees.
+        # For a second derivative JAX differentiates this function.
         every = seen == len(row.results)
-        results = function(*operands) if every else without_gradient(name, params)(*operands)
+        results = (function if every else _differentiable(name, params, True))(*operands)
         known = present | dict(zip(row.results, results, strict=True))
         saved = {one: known[one] for one in saved_names(row, dict(params), wanted)}
         return results[:seen], (saved, _Facts(wanted, _described(row, operands)))
 
     def backward(residuals: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
         saved, facts = residuals
-        dy = cotangents[0]
-        if isinstance(dy, SymbolicZero):
+        dy, *others = cotangents
+        if not all(isinstance(one, SymbolicZero) for one in others):
+            raise NotImplementedError(f"the second derivative of {name} is not supported")
+        if isinstance(dy, SymbolicZero) or not facts.wanted:
             return (None,) * len(row.operands)
         arrays = {**dict.fromkeys(row.operands), **saved, f"d{row.results[0]}": dy}
         shapes = {one: shape for one, shape, _ in facts.arrays}
@@ -124,16 +140,19 @@ def _differentiable(name: str, params: Params) -> Callable[..., tuple[Any, ...]]
 
 
 def without_gradient(name: str, params: Params) -> Callable[..., tuple[Any, ...]]:
-    """Return the function of an operation's operands, whose derivative is an error."""
+    """Return the function of an operation's operands, whose derivative is an error if it is used."""
 
-    @jax.custom_jvp
+    @jax.custom_vjp
     def function(*operands: Any) -> tuple[Any, ...]:
         return raw_call(name, params, operands)
 
-    @function.defjvp
-    def derivative(primals: Any, tangents: Any) -> Any:
+    def forward(*operands: Any) -> tuple[Any, None]:
+        return function(*operands), None
+
+    def backward(residuals: None, cotangents: Any) -> Any:
         raise NotImplementedError(f"the derivative of {name} is not supported")
 
+    function.defvjp(forward, backward)
     return function
 
 
@@ -164,42 +183,58 @@ def _batchable(name: str, params: Params, present: tuple[str, ...]) -> Callable[
     function = custom_vmap(one_call)
 
     @function.def_vmap
-    def rule(size: int, batched: Sequence[bool], *given: Any) -> tuple[Any, Any]:
+    def rule(size: int, batched: Sequence[bool], *split: Any) -> tuple[Any, Any]:
         mapped = {one for one, is_mapped in zip(present, batched, strict=True) if is_mapped}
-        everything = (True,) * len(row.results)
-        if mapped <= set(MANY_ROWS.get(name, ())) and len(mapped) == len(MANY_ROWS.get(name, ())):
-            return _batchable(name, _negative_axes(params, given), present)(*given), everything
-        foldable = {one for one in row.batch if one in present}
-        if set(row.results) <= set(row.batch) and mapped <= foldable and size:
-            folded = [
-                _fold(
-                    array if one in mapped else jnp.broadcast_to(array, (size, *array.shape)), row.batch[one]
-                )
-                if one in foldable
-                else array
-                for one, array in zip(present, given, strict=True)
-            ]
-            results = _batchable(name, _with_samples(params, row, size), present)(*folded)
-            pairs = zip(row.results, results, strict=True)
-            return tuple(_unfold(array, size, row.batch[one]) for one, array in pairs), everything
-        results = jax.lax.map(
-            lambda rows: function(*_filled(given, batched, rows)),
-            tuple(array for array, is_mapped in zip(given, batched, strict=True) if is_mapped),
-        )
-        return results, everything
+        given = dict(zip(present, map(_gathered, split), strict=True))
+        if mapped == set(MANY_ROWS.get(name, ())):
+            results = _batchable(name, _negative_axes(params, given), present)(*given.values())
+        elif (folded := _folded(name, params, size, mapped, given)) is not None:
+            results = folded
+        else:
+            results = _looped(function, tuple(batched), *given.values())
+        first = split[list(batched).index(True)]
+        return tuple(_split_as(array, first) for array in results), (True,) * len(row.results)
 
     return function
 
 
-def _filled(given: Sequence[Any], batched: Sequence[bool], rows: Sequence[Any]) -> list[Any]:
-    """Return the operands of one sample."""
-    left = iter(rows)
-    return [next(left) if is_mapped else array for array, is_mapped in zip(given, batched, strict=True)]
+def _folded(
+    name: str, params: Params, size: int, mapped: set[str], given: Mapping[str, Any]
+) -> tuple[Any, ...] | None:
+    """Return the results of one call for all samples; None if the operation has no axis for them."""
+    row, arrays, batch = ROWS[name], dict(given), dict(ROWS[name].batch)
+    shared = SHARED.get(name, "")
+    if shared in given and (shared in mapped or given[shared].shape[0] > 1):
+        shape = list(given[shared].shape)
+        shape[shared in mapped] = given["q"].shape["q" in mapped]
+        arrays[shared], batch[shared] = jnp.broadcast_to(given[shared], shape), 0
+    if not (set(row.results) <= set(batch) and mapped <= set(batch) and size):
+        return None
+    folded = [
+        _fold(array if one in mapped else jnp.broadcast_to(array, (size, *array.shape)), batch[one])
+        if one in batch
+        else array
+        for one, array in arrays.items()
+    ]
+    results = _batchable(name, _with_samples(params, row, size), tuple(given))(*folded)
+    pairs = zip(row.results, results, strict=True)
+    return tuple(_unfold(array, size, batch[one]) for one, array in pairs)
 
 
-def _negative_axes(params: Params, given: Sequence[Any]) -> Params:
+@partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _looped(function: Callable[..., Any], batched: tuple[bool, ...], *given: Any) -> Any:
+    """Call a function for each sample; JAX would compile a loop again in each call outside of ``jit``."""
+
+    def one_sample(rows: Sequence[Any]) -> Any:
+        left = iter(rows)
+        return function(*[next(left) if mapped else one for one, mapped in zip(given, batched, strict=True)])
+
+    return jax.lax.map(one_sample, [one for one, mapped in zip(given, batched, strict=True) if mapped])
+
+
+def _negative_axes(params: Params, given: Mapping[str, Any]) -> Params:
     """Return parameters whose axes count from the last, so that an axis in front does not change them."""
-    rank = given[0].ndim - 1
+    rank = next(iter(given.values())).ndim - 1
     return tuple(
         (one, tuple(axis - rank if axis >= 0 else axis for axis in value)) if one == "axis" else (one, value)
         for one, value in params
@@ -216,11 +251,13 @@ def _with_samples(params: Params, row: Row, size: int) -> Params:
 
 def _fold(array: Any, axis: int) -> Any:
     moved = jnp.moveaxis(array, 0, axis)
-    return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
+    count = moved.shape[axis] * moved.shape[axis + 1]
+    return moved.reshape(*moved.shape[:axis], count, *moved.shape[axis + 2 :])
 
 
 def _unfold(array: Any, size: int, axis: int) -> Any:
-    split = array.reshape(*array.shape[:axis], size, -1, *array.shape[axis + 1 :])
+    count = array.shape[axis] // size
+    split = array.reshape(*array.shape[:axis], size, count, *array.shape[axis + 1 :])
     return jnp.moveaxis(split, axis, 0)
 
 
@@ -232,6 +269,9 @@ def _ffi(name: str, params: Params, present: tuple[str, ...], given: Sequence[An
     arrays = tuple(
         (one, tuple(array.shape), array.dtype.name) for one, array in zip(present, given, strict=True)
     )
+    for one, shape, _ in arrays:
+        if not all(isinstance(length, int) for length in shape):
+            raise TypeError(f"{one} has a symbolic shape: got {shape}, expected ints; trace each shape apart")
     call = call_of(name, params, arrays)
     text = call.text()
     needs = learned(text) if _has_gpu() else NOTHING
@@ -282,18 +322,58 @@ def _has_gpu() -> bool:
 # --- arguments ---------------------------------------------------------------------------------------------
 
 
-def as_ints(value: int | Sequence[int]) -> tuple[int, ...]:
-    """Return a number, or one for each axis, as a tuple."""
-    return tuple(value) if isinstance(value, Sequence) else (value,)
+def known_params(row: Row, params: Mapping[str, Any]) -> Params:
+    """Return the parameters of a row as values of Python."""
+    given = {one: params.get(one, param.default) for one, param in row.params.items()}
+    return tuple((one, plain(row.params[one], known(value, one), one)) for one, value in given.items())
 
 
-def operand(array: Any, name: str) -> Any:
+def known(value: Any, name: str) -> Any:
+    """Return a parameter without arrays of JAX; raise TypeError if it has traced ones."""
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{name} is traced: got {value}, expected a value that is known when JAX traces; "
+            "add it to static_argnames of jax.jit, or bind it with functools.partial"
+        )
+    if isinstance(value, list | tuple):
+        return tuple(known(one, name) for one in value)
+    return np.asarray(value) if isinstance(value, jax.Array) else value
+
+
+def entering(row: Row, operands: Sequence[Any]) -> list[Any]:
+    """Return all operands of a row, as the call takes them."""
+    given = (*operands, *(None,) * (len(row.operands) - len(operands)))
+    return varying_alike([None if array is None else _gathered(array) for array in given])
+
+
+def _gathered(array: Any) -> Any:
+    """Return an array that is not split over explicit axes of a mesh: a call of a handler needs all of it."""
+    sharding = jax.typeof(array).sharding
+    return array if not any(sharding.spec) else _resharded(array, sharding.mesh)
+
+
+def _split_as(array: Any, other: Any) -> Any:
+    """Return an array whose first axis is split over the same explicit axes of a mesh as another's."""
+    sharding = jax.typeof(other).sharding
+    return _resharded(array, sharding.mesh, sharding.spec[0]) if any(sharding.spec[:1]) else array
+
+
+def _resharded(array: Any, mesh: Any, *first: Any) -> Any:
+    axes = (*first, *(None,) * (array.ndim - len(first)))
+    return jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec(*axes)))
+
+
+def operand(array: Any, name: str, *, optional: bool = False) -> Any:
     """Return an operand as an array of JAX; raise TypeError if JAX would convert float64 to float32."""
-    if array is None:
+    if array is None and optional:
         return None
     if isinstance(array, np.ndarray) and array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
         raise TypeError(
             f"{name} is float64, which JAX converts to float32: set jax_enable_x64, or pass "
             f"{name}.astype('float32')"
+        )
+    if array is None or isinstance(array, jax.ShapeDtypeStruct | dict | str):
+        raise TypeError(
+            f"{name} is not an array: got {type(array).__name__}, expected an array of JAX or NumPy"
         )
     return jnp.asarray(array)

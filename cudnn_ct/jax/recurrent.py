@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..gradients.networks import NETWORKS, PARAMS
+from ..gradients.networks import NETWORKS
 from ..shapes.rnn import rnn_spec
 from ..shapes.rnn import rnn_weight_size as size_of
 from .calls import Params
-from .operators import operand, raw_call, varying_alike, without_gradient
+from .operators import entering, known_params, operand, raw_call, without_gradient
 
 __all__ = ["RecurrentResult", "rnn", "rnn_weight_size"]
 
@@ -106,14 +106,16 @@ def rnn(
     given = {
         "mode": mode, "hidden_size": hidden_size, "num_layers": num_layers, "direction": direction,
         "bias": bias, "projection_size": projection_size, "layout": "sequence_major",
-        "lengths": None if lengths is None else tuple(map(int, lengths)),
+        "lengths": lengths,
     }  # fmt: skip
-    name = "lstm" if mode == "lstm" else "rnn"
+    params = known_params(NETWORKS["lstm"], given)
+    name = "lstm" if dict(params)["mode"] == "lstm" else "rnn"
     if c0 is not None and name != "lstm":
         raise ValueError(f"c0 is for 'lstm' only: got mode={mode!r}")
-    operands = [operand(one, word) for one, word in ((x, "x"), (w, "w"), (h0, "h0"), (c0, "c0"))]
-    own = varying_alike(operands[: len(NETWORKS[name].operands)])
-    found = _differentiable(name, tuple((one, given[one]) for one in PARAMS))(*own)
+    states = [operand(one, word, optional=True) for one, word in ((h0, "h0"), (c0, "c0"))]
+    operands = [operand(x, "x"), operand(w, "w"), *states]
+    row = NETWORKS[name]
+    found = _differentiable(name, params)(*entering(row, operands[: len(row.operands)]))
     return RecurrentResult(*found, *(None,) * (3 - len(found)))
 
 

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from .operators import apply, as_ints, operand
+from ..shapes.parse import as_float
+from .operators import apply, apply_whole, known, operand
 
 __all__ = [
     "attention",
@@ -53,7 +56,8 @@ def batch_norm_training(
     -------
     y : array, shape and dtype of x
     mean, var : array, shape (C,)
-        Statistics of the batch, for running statistics; they have no gradients.
+        Statistics of the batch, for running statistics; they have no gradients. ``var`` divides by the
+        number of elements, and is 1 / invstd**2 - epsilon, where invstd is a result of cuDNN.
 
     Raises
     ------
@@ -64,11 +68,12 @@ def batch_norm_training(
     -----
     :func:`cudnn_ct.batch_norm_training`.
     """
-    scale = operand(scale, "scale")
-    operands = (operand(x, "x"), scale, operand(bias, "bias"), operand(residual, "residual"))
-    y, mean, invstd = apply("batch_norm_training", operands, epsilon=epsilon, activation=activation)
+    scale, epsilon = operand(scale, "scale"), as_float(known(epsilon, "epsilon"), "epsilon")
+    extra = operand(residual, "residual", optional=True)
+    operands = (operand(x, "x"), scale, operand(bias, "bias"), extra)
+    y, mean, invstd = apply_whole("batch_norm_training", operands, epsilon=epsilon, activation=activation)
     mean, invstd = (jax.lax.stop_gradient(one).reshape(scale.shape) for one in (mean, invstd))
-    return y, mean, invstd**-2 - epsilon
+    return y, mean, jnp.maximum(invstd**-2 - epsilon, 0)
 
 
 def batch_norm_inference(
@@ -173,7 +178,7 @@ def layer_norm(x: Array, scale: Array, bias: Array | None = None, *, epsilon: fl
     -----
     :func:`cudnn_ct.layer_norm`.
     """
-    return apply("layer_norm", _norm(x, scale, bias), epsilon=epsilon)
+    return apply("layer_norm", _norm(x, scale, bias, optional=True), epsilon=epsilon)
 
 
 def rms_norm(x: Array, scale: Array, bias: Array | None = None, *, epsilon: float = 1e-5) -> Array:
@@ -197,7 +202,7 @@ def rms_norm(x: Array, scale: Array, bias: Array | None = None, *, epsilon: floa
     -----
     :func:`cudnn_ct.rms_norm`.
     """
-    return apply("rms_norm", _norm(x, scale, bias), epsilon=epsilon)
+    return apply("rms_norm", _norm(x, scale, bias, optional=True), epsilon=epsilon)
 
 
 # --- products, attention, sequences, sampling --------------------------------------------------------------
@@ -237,8 +242,9 @@ def matmul(
     -----
     :func:`cudnn_ct.matmul`.
     """
-    operands = (operand(a, "a"), operand(b, "b"), operand(bias, "bias"), operand(residual, "residual"))
-    return apply("matmul", operands, activation=activation, alpha=float(alpha))
+    extra = (operand(bias, "bias", optional=True), operand(residual, "residual", optional=True))
+    operands = (operand(a, "a"), operand(b, "b"), *extra)
+    return apply("matmul", operands, activation=activation, alpha=alpha)
 
 
 def attention(
@@ -248,7 +254,7 @@ def attention(
     bias: Array | None = None,
     *,
     scale: float | None = None,
-    causal: str | None = None,
+    causal: str | bool | None = None,
     window: Sequence[int] | None = None,
 ) -> Array:
     """Compute scaled dot product attention.
@@ -260,7 +266,7 @@ def attention(
     bias : array, broadcasts to (B, H, Sq, Skv), dtype of q, optional
     scale : float, optional
         By default 1 / sqrt(D).
-    causal : {"top_left", "bottom_right"}, optional
+    causal : {"top_left", "bottom_right"} or bool, optional
         As in :func:`cudnn_ct.attention`.
     window : pair of ints, optional
         As in :func:`cudnn_ct.attention`.
@@ -278,9 +284,9 @@ def attention(
     -----
     :func:`cudnn_ct.attention`.
     """
-    operands = (operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(bias, "bias"))
-    limits = None if window is None else as_ints(window)
-    return apply("attention", operands, scale=scale, causal=causal, window=limits)
+    operands = (operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(bias, "bias", optional=True))
+    corner = {False: None, True: "top_left"}[causal] if isinstance(causal, bool | np.bool_) else causal
+    return apply("attention", operands, scale=scale, causal=corner, window=window)
 
 
 def ctc_loss(logits: Array, labels: Array, label_lengths: Array, input_lengths: Array) -> Array:
@@ -288,14 +294,14 @@ def ctc_loss(logits: Array, labels: Array, label_lengths: Array, input_lengths: 
 
     Parameters
     ----------
-    logits : array, shape (T, N, A), float32
+    logits : array, shape (T, N, A), float16 | bfloat16 | float32 | float64
         Before the softmax; label 0 is the blank.
-    labels : array, shape (N, L), int32
-    label_lengths, input_lengths : array, shape (N,), int32
+    labels : array, shape (N, L), int32 | int64
+    label_lengths, input_lengths : array, shape (N,), int32 | int64
 
     Returns
     -------
-    array, shape (N,), float32
+    array, shape (N,), dtype of logits
 
     Raises
     ------
@@ -338,5 +344,5 @@ def grid_sample(x: Array, grid: Array) -> Array:
 # --- arguments ---------------------------------------------------------------------------------------------
 
 
-def _norm(x: Array, scale: Array, bias: Array | None) -> tuple[Array, ...]:
-    return operand(x, "x"), operand(scale, "scale"), operand(bias, "bias")
+def _norm(x: Array, scale: Array, bias: Array | None, *, optional: bool = False) -> tuple[Array, ...]:
+    return operand(x, "x"), operand(scale, "scale"), operand(bias, "bias", optional=optional)

@@ -69,6 +69,14 @@ def test_handler_computes_in_the_memory_of_xla(fake: FakeCudnn, host: Host, work
     np.testing.assert_array_equal(made.kept[1][0].numpy(), ct.reference.conv(*arrays))
 
 
+def test_handler_computes_without_an_optional_operand(fake: FakeCudnn, host: Host) -> None:
+    arrays, of = values(X, W), call("conv_bias_activation", x=X, w=W)
+    assert kernels.learned(of.text()) is not None
+    made = frame(of, host, host.new_stream(), [ct.asarray(a) for a in arrays])
+    kernels.on_gpu(made)
+    np.testing.assert_array_equal(made.kept[1][0].numpy(), np.maximum(ct.reference.conv(*arrays), 0))
+
+
 def test_learned_call_needs_no_memory_later(fake: FakeCudnn, host: Host) -> None:
     """A call with the workspace that was learned allocates nothing, on a stream that is captured too."""
     of = call("conv", x=X, w=W)
@@ -140,8 +148,11 @@ def test_replays_belong_to_the_memory_that_is_lent(fake: FakeCudnn, host: Host) 
     assert len(host.launches) == made + 1
 
 
+@pytest.mark.parametrize("states", [True, False])
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
-def test_handler_runs_a_network_and_its_gradients(fake: FakeCudnn, host: Host, mode: str) -> None:
+def test_handler_runs_a_network_and_its_gradients(
+    fake: FakeCudnn, host: Host, mode: str, states: bool
+) -> None:
     name, cells = ("lstm", ("h0", "c0")) if mode == "lstm" else ("rnn", ("h0",))
     spec = rnn_spec(mode, 3, 4)
     params = {one: param.default for one, param in NETWORKS[name].params.items()}
@@ -150,9 +161,10 @@ def test_handler_runs_a_network_and_its_gradients(fake: FakeCudnn, host: Host, m
     shapes = {"x": (5, 2, 3), "w": (rnn_weight_size(spec),), **dict.fromkeys(cells, (1, 2, 4))}
     shapes |= {"dy": (5, 2, 4), **{f"d{one[0]}y": (1, 2, 4) for one in cells}}
     given = {one: rng.standard_normal(shape).astype("float32") for one, shape in shapes.items()}
+    given |= {} if states else dict.fromkeys(cells)
 
     def run(which: str) -> list[np.ndarray]:
-        names = NETWORKS[which].operands
+        names = [one for one in NETWORKS[which].operands if given[one] is not None]
         arrays = tuple((one, shapes[one], "float32") for one in names)
         of = call_of(which, tuple(params.items()), arrays)
         assert kernels.learned(of.text()) is not None

@@ -194,6 +194,50 @@ def test_vmap_of_a_convolution_equals_a_loop(door: Any) -> None:
     assert far(found, np.stack([ct.reference.conv(one, w) for one in x])) < 1e-6
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_vmap_of_attention_with_a_bias_equals_a_loop(batch: int, door: Any) -> None:
+    jax, jnp = door.jax, door.jax.numpy
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((3, 2, 4, 64, 64)), "float16")
+    bias = jnp.asarray(rng.standard_normal((batch, 1, 64, 64)), "float16")
+
+    def attention(x: Any) -> Any:
+        return door.ops.attention(x, x, x, bias)
+
+    assert far(jax.jit(jax.vmap(attention))(x), np.stack([attention(one) for one in x])) < 0.01
+
+    def loss(x: Any) -> Any:
+        return (attention(x).astype("float32") ** 2).sum()
+
+    found = jax.jit(jax.vmap(jax.grad(loss)))(x)
+    assert far(found, np.stack([jax.grad(loss)(one) for one in x])) < 0.02
+
+
+def test_names_in_upper_case_have_the_same_gradients(door: Any) -> None:
+    """The gradient of a maximum reads the result, which its formula takes for a maximum only."""
+    jax = door.jax
+    x = np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
+
+    def gradient(mode: str) -> Any:
+        return jax.jit(jax.grad(lambda x: (door.ops.pool(x, 2, mode=mode) ** 2).sum()))(x)
+
+    np.testing.assert_array_equal(gradient("MAX"), gradient("max"))
+
+
+def test_vmap_of_activations_without_axes_is_one_value_each(door: Any) -> None:
+    x = np.linspace(-2, 2, 5, dtype=np.float32)
+    found = door.jax.jit(door.jax.vmap(lambda x: door.ops.activation(x, "tanh")))(x)
+    assert far(found, np.tanh(x)) < 1e-3
+
+
+def test_labels_of_any_integers_are_learned(door: Any) -> None:
+    jax = door.jax
+    logits = np.random.default_rng(0).standard_normal((6, 2, 4)).astype(np.float32)
+    integers = [np.array(one, np.int64) for one in ([[1, 2], [3, 3]], [2, 2], [6, 5])]
+    expected = ct.reference.ctc_loss(logits, *integers)
+    assert far(jax.jit(door.ops.ctc_loss)(logits, *integers), expected.loss) < 1e-4
+
+
 def test_error_of_a_call_is_an_error_of_jax_with_its_text(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = door.jax.numpy.ones((2, 5, 7), "float32")
     compiled = door.jax.jit(door.ops.softmax)

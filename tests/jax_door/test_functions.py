@@ -355,11 +355,12 @@ def test_page_runs() -> None:
     if not page.is_file():
         pytest.skip("docs/ is not next to the package")
     jax.config.update("jax_enable_x64", False)
+    found: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-        found: dict[str, Any] = {}
         exec(compile(block, str(page), "exec"), found)
-        assert found["gradient"].shape == (8, 3, 3, 3)
-        assert (np.asarray(found["gradient"]) > 0).all()
+    assert found["gradient"].shape == (8, 3, 3, 3)
+    assert (np.asarray(found["gradient"]) > 0).all()
+    np.testing.assert_allclose(found["y"], np.full((4, 8), 1 / 8))
 
 
 def test_call_has_the_settings_at_the_time_of_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
