@@ -138,11 +138,9 @@ def fused_conv(ops: Any, at: Backward) -> dict[str, Any]:
         return ops.conv_bias_activation(*operands, **{**at.params, **identity})
 
     dy = before_activation(ops, at, at.params["coefficient"], again)
-    found = conv(ops, replace(at, arrays={**at.arrays, "dy": dy}))
+    found = {**conv(ops, replace(at, arrays={**at.arrays, "dy": dy})), "residual": dy}
     if "bias" in at.wanted:
         found["bias"] = ops.conv_backward_bias(dy)
-    if "residual" in at.wanted:
-        found["residual"] = dy
     return found
 
 
@@ -235,10 +233,8 @@ ada_layer_norm = by_call("ada_layer_norm_backward", _NORM_READS, _OF_NORM, with_
 
 
 def rms_norm(ops: Any, at: Backward) -> dict[str, Any]:
-    operands = (at["dy"], at["x"], at["scale"], at["invrms"])
-    if "bias" in at.wanted:
-        return parameters(*ops.rms_norm_bias_backward(*operands))
-    return parameters(*ops.rms_norm_backward(*operands))
+    backward = ops.rms_norm_bias_backward if "bias" in at.wanted else ops.rms_norm_backward
+    return parameters(*backward(at["dy"], at["x"], at["scale"], at["invrms"]))
 
 
 # --- products ----------------------------------------------------------------------------------------------
@@ -262,9 +258,8 @@ def matmul(ops: Any, at: Backward) -> dict[str, Any]:
     if not at.wanted & {"a", "b", "bias"}:
         return found
     operands, alpha = (dy, at["a"], at["b"]), at.params["alpha"]
-    names = ("a", "b", "bias") if "bias" in at.wanted else ("a", "b")
     backward = ops.matmul_bias_backward if "bias" in at.wanted else ops.matmul_backward
-    return found | dict(zip(names, backward(*operands, alpha=alpha), strict=True))
+    return found | dict(zip(("a", "b", "bias"), backward(*operands, alpha=alpha), strict=False))
 
 
 # --- attention, sequences, sampling ------------------------------------------------------------------------
@@ -280,10 +275,8 @@ ATTENDED = (*QKV, "bias", "y", "stats")
 
 def attention(ops: Any, at: Backward) -> dict[str, Any]:
     operands = (at["dy"], at["q"], at["k"], at["v"], at["y"], at["stats"], at["bias"])
-    if "bias" in at.wanted:
-        found = ops.attention_bias_backward(*operands, **at.params)
-        return dict(zip((*QKV, "bias"), found, strict=True))
-    return dict(zip(QKV, ops.attention_backward(*operands, **at.params), strict=True))
+    backward = ops.attention_bias_backward if "bias" in at.wanted else ops.attention_backward
+    return dict(zip((*QKV, "bias"), backward(*operands, **at.params), strict=False))
 
 
 def ctc_loss(ops: Any, at: Backward) -> dict[str, Any]:  # noqa: ARG001 - the forward pass has computed it
