@@ -74,26 +74,26 @@ GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 def activation_needs(params: Mapping[str, Any]) -> Needs:
-    if params["mode"] == "identity":
+    if params["mode"].lower() == "identity":
         return {"x": ()}
-    return {"x": ("y",) if params["mode"] in OF_RESULT else ("x", "y")}
+    return {"x": ("y",) if params["mode"].lower() in OF_RESULT else ("x", "y")}
 
 
 def activation(ops: Any, at: Backward) -> dict[str, Any]:
-    if at.params["mode"] == "identity":
+    if at.params["mode"].lower() == "identity":
         return {"x": at["dy"]}
-    x = at["y"] if at.params["mode"] in OF_RESULT else at["x"]
+    x = at["y"] if at.params["mode"].lower() in OF_RESULT else at["x"]
     return {"x": ops.activation_backward(at["dy"], x, at["y"], **at.params)}
 
 
 def activation_backward_needs(params: Mapping[str, Any]) -> Needs:
-    if params["mode"] not in PIECEWISE_LINEAR:
+    if params["mode"].lower() not in PIECEWISE_LINEAR:
         return {"dy": ("x", "y"), "x": (), "y": ()}
     return {"dy": ("x", "y")}
 
 
 def activation_backward(ops: Any, at: Backward) -> dict[str, Any]:
-    if at.params["mode"] not in PIECEWISE_LINEAR:
+    if at.params["mode"].lower() not in PIECEWISE_LINEAR:
         modes = ", ".join(PIECEWISE_LINEAR)
         raise NotImplementedError(
             f"the second derivative of {at.params['mode']} is not supported; expected one of {modes}"
@@ -103,7 +103,7 @@ def activation_backward(ops: Any, at: Backward) -> dict[str, Any]:
 
 def before_activation(ops: Any, at: Backward, coefficient: float, again: Callable[[], Any]) -> Any:
     """Return the gradient before a fused activation; ``again`` computes its argument for a second time."""
-    kind, dy = at.params["activation"] or "identity", at["dy"]
+    kind, dy = (at.params["activation"] or "identity").lower(), at["dy"]
     if kind == "identity":
         return dy
     if kind in OF_RESULT:
@@ -116,9 +116,9 @@ def before_activation(ops: Any, at: Backward, coefficient: float, again: Callabl
 
 def _read_before(kind: str, every: tuple[str, ...]) -> tuple[str, ...]:
     """Return what :func:`before_activation` reads: nothing, the result, or ``every`` operand too."""
-    if kind == "identity":
+    if kind.lower() == "identity":
         return ()
-    return ("y",) if kind in OF_RESULT else every
+    return ("y",) if kind.lower() in OF_RESULT else every
 
 
 # --- fused convolutions ------------------------------------------------------------------------------------
@@ -156,21 +156,21 @@ POOLING = {
 
 
 def pool_needs(params: Mapping[str, Any]) -> Needs:
-    return {"x": ("x", "y") if params["mode"].startswith("max") else ("x",)}
+    return {"x": ("x", "y") if params["mode"].lower().startswith("max") else ("x",)}
 
 
 def pool(ops: Any, at: Backward) -> dict[str, Any]:
     # The gradient of an average depends on dy alone: dy stands for y, which the call takes as well.
-    y = at["y" if at.params["mode"].startswith("max") else "dy"]
+    y = at["y" if at.params["mode"].lower().startswith("max") else "dy"]
     return {"x": ops.pool_backward(at["dy"], at["x"], y, **at.params)}
 
 
 def pool_backward_needs(params: Mapping[str, Any]) -> Needs:
-    return {"dy": (), "x": (), "y": ()} if params["mode"].startswith("max") else {"dy": ()}
+    return {"dy": (), "x": (), "y": ()} if params["mode"].lower().startswith("max") else {"dy": ()}
 
 
 def pool_backward(ops: Any, at: Backward) -> dict[str, Any]:
-    if at.params["mode"].startswith("max"):
+    if at.params["mode"].lower().startswith("max"):
         raise NotImplementedError("the second gradient of a maximum pooling is not supported")
     return {"dy": ops.pool(at["ddx"], **at.params)}  # averages and sums are linear
 
