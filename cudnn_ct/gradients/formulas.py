@@ -74,26 +74,26 @@ GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 def activation_needs(params: Mapping[str, Any]) -> Needs:
-    if params["mode"] == "identity":
+    if params["mode"].lower() == "identity":
         return {"x": ()}
-    return {"x": ("y",) if params["mode"] in OF_RESULT else ("x", "y")}
+    return {"x": ("y",) if params["mode"].lower() in OF_RESULT else ("x", "y")}
 
 
 def activation(ops: Any, at: Backward) -> dict[str, Any]:
-    if at.params["mode"] == "identity":
+    if at.params["mode"].lower() == "identity":
         return {"x": at["dy"]}
-    x = at["y"] if at.params["mode"] in OF_RESULT else at["x"]
+    x = at["y"] if at.params["mode"].lower() in OF_RESULT else at["x"]
     return {"x": ops.activation_backward(at["dy"], x, at["y"], **at.params)}
 
 
 def activation_backward_needs(params: Mapping[str, Any]) -> Needs:
-    if params["mode"] not in PIECEWISE_LINEAR:
+    if params["mode"].lower() not in PIECEWISE_LINEAR:
         return {"dy": ("x", "y"), "x": (), "y": ()}
     return {"dy": ("x", "y")}
 
 
 def activation_backward(ops: Any, at: Backward) -> dict[str, Any]:
-    if at.params["mode"] not in PIECEWISE_LINEAR:
+    if at.params["mode"].lower() not in PIECEWISE_LINEAR:
         modes = ", ".join(PIECEWISE_LINEAR)
         raise NotImplementedError(
             f"the second derivative of {at.params['mode']} is not supported; expected one of {modes}"
@@ -103,7 +103,7 @@ def activation_backward(ops: Any, at: Backward) -> dict[str, Any]:
 
 def before_activation(ops: Any, at: Backward, coefficient: float, again: Callable[[], Any]) -> Any:
     """Return the gradient before a fused activation; ``again`` computes its argument for a second time."""
-    kind, dy = at.params["activation"] or "identity", at["dy"]
+    kind, dy = (at.params["activation"] or "identity").lower(), at["dy"]
     if kind == "identity":
         return dy
     if kind in OF_RESULT:
@@ -116,9 +116,9 @@ def before_activation(ops: Any, at: Backward, coefficient: float, again: Callabl
 
 def _read_before(kind: str, every: tuple[str, ...]) -> tuple[str, ...]:
     """Return what :func:`before_activation` reads: nothing, the result, or ``every`` operand too."""
-    if kind == "identity":
+    if kind.lower() == "identity":
         return ()
-    return ("y",) if kind in OF_RESULT else every
+    return ("y",) if kind.lower() in OF_RESULT else every
 
 
 # --- fused convolutions ------------------------------------------------------------------------------------
@@ -138,11 +138,9 @@ def fused_conv(ops: Any, at: Backward) -> dict[str, Any]:
         return ops.conv_bias_activation(*operands, **{**at.params, **identity})
 
     dy = before_activation(ops, at, at.params["coefficient"], again)
-    found = conv(ops, replace(at, arrays={**at.arrays, "dy": dy}))
+    found = {**conv(ops, replace(at, arrays={**at.arrays, "dy": dy})), "residual": dy}
     if "bias" in at.wanted:
         found["bias"] = ops.conv_backward_bias(dy)
-    if "residual" in at.wanted:
-        found["residual"] = dy
     return found
 
 
@@ -158,21 +156,21 @@ POOLING = {
 
 
 def pool_needs(params: Mapping[str, Any]) -> Needs:
-    return {"x": ("x", "y") if params["mode"].startswith("max") else ("x",)}
+    return {"x": ("x", "y") if params["mode"].lower().startswith("max") else ("x",)}
 
 
 def pool(ops: Any, at: Backward) -> dict[str, Any]:
     # The gradient of an average depends on dy alone: dy stands for y, which the call takes as well.
-    y = at["y" if at.params["mode"].startswith("max") else "dy"]
+    y = at["y" if at.params["mode"].lower().startswith("max") else "dy"]
     return {"x": ops.pool_backward(at["dy"], at["x"], y, **at.params)}
 
 
 def pool_backward_needs(params: Mapping[str, Any]) -> Needs:
-    return {"dy": (), "x": (), "y": ()} if params["mode"].startswith("max") else {"dy": ()}
+    return {"dy": (), "x": (), "y": ()} if params["mode"].lower().startswith("max") else {"dy": ()}
 
 
 def pool_backward(ops: Any, at: Backward) -> dict[str, Any]:
-    if at.params["mode"].startswith("max"):
+    if at.params["mode"].lower().startswith("max"):
         raise NotImplementedError("the second gradient of a maximum pooling is not supported")
     return {"dy": ops.pool(at["ddx"], **at.params)}  # averages and sums are linear
 
@@ -235,10 +233,8 @@ ada_layer_norm = by_call("ada_layer_norm_backward", _NORM_READS, _OF_NORM, with_
 
 
 def rms_norm(ops: Any, at: Backward) -> dict[str, Any]:
-    operands = (at["dy"], at["x"], at["scale"], at["invrms"])
-    if "bias" in at.wanted:
-        return parameters(*ops.rms_norm_bias_backward(*operands))
-    return parameters(*ops.rms_norm_backward(*operands))
+    backward = ops.rms_norm_bias_backward if "bias" in at.wanted else ops.rms_norm_backward
+    return parameters(*backward(at["dy"], at["x"], at["scale"], at["invrms"]))
 
 
 # --- products ----------------------------------------------------------------------------------------------
@@ -262,9 +258,8 @@ def matmul(ops: Any, at: Backward) -> dict[str, Any]:
     if not at.wanted & {"a", "b", "bias"}:
         return found
     operands, alpha = (dy, at["a"], at["b"]), at.params["alpha"]
-    names = ("a", "b", "bias") if "bias" in at.wanted else ("a", "b")
     backward = ops.matmul_bias_backward if "bias" in at.wanted else ops.matmul_backward
-    return found | dict(zip(names, backward(*operands, alpha=alpha), strict=True))
+    return found | dict(zip(("a", "b", "bias"), backward(*operands, alpha=alpha), strict=False))
 
 
 # --- attention, sequences, sampling ------------------------------------------------------------------------
@@ -280,10 +275,8 @@ ATTENDED = (*QKV, "bias", "y", "stats")
 
 def attention(ops: Any, at: Backward) -> dict[str, Any]:
     operands = (at["dy"], at["q"], at["k"], at["v"], at["y"], at["stats"], at["bias"])
-    if "bias" in at.wanted:
-        found = ops.attention_bias_backward(*operands, **at.params)
-        return dict(zip((*QKV, "bias"), found, strict=True))
-    return dict(zip(QKV, ops.attention_backward(*operands, **at.params), strict=True))
+    backward = ops.attention_bias_backward if "bias" in at.wanted else ops.attention_backward
+    return dict(zip((*QKV, "bias"), backward(*operands, **at.params), strict=False))
 
 
 def ctc_loss(ops: Any, at: Backward) -> dict[str, Any]:  # noqa: ARG001 - the forward pass has computed it

@@ -205,3 +205,39 @@ def test_padding_is_a_number_for_each_axis_or_for_each_side() -> None:
     assert padding(1, 2, axes=2) == (1, 2)
     assert padding(1, 2, axes=1) == ((1, 2),)
     assert padding(1, 2, 3, 4, axes=2) == ((1, 2), (3, 4))
+
+
+NAMES = [
+    ("pool", "mode", "max"),
+    ("pool", "mode", "sum"),
+    ("activation", "mode", "identity"),
+    ("activation", "mode", "tanh"),
+    ("activation_backward", "mode", "relu"),
+    ("conv_bias_activation", "activation", "tanh"),
+    ("conv_bias_activation", "activation", "identity"),
+    ("matmul", "activation", "gelu"),
+]
+
+
+@pytest.mark.parametrize(("name", "param", "value"), NAMES)
+def test_names_in_upper_case_have_the_same_gradient(name: str, param: str, value: str) -> None:
+    """Public functions take names in any case, and the gradient of another mode is a wrong number."""
+    row = OPERATIONS[name]
+
+    def calls(value: str) -> list[Any]:
+        params = {one: known.default for one, known in row.params.items()} | {param: value}
+        wanted = frozenset(needs_of(row, params))
+        read = saved_names(row, params, wanted)
+        made: list[Any] = []
+
+        class Recorded:
+            def __getattr__(self, function: str) -> Callable[..., Any]:
+                return lambda *arrays, **_: made.append((function, arrays)) or "result"
+
+        given = f"d{row.results[0]}"
+        arrays = {**dict.fromkeys(row.operands), **{one: one for one in read}, given: given}
+        assert row.gradient is not None
+        row.gradient(Recorded(), Backward(arrays, dict.fromkeys(row.operands), params, wanted))
+        return [read, *made]
+
+    assert calls(value.upper()) == calls(value)
