@@ -71,7 +71,11 @@ def batched(row: Row, operator: Any) -> Callable[..., Any]:
                 f"torch.vmap maps {min(mapped)}, but not {one}, which is updated in place; map it, "
                 "or pass None"
             )
-        if not (set(row.results) <= set(row.batch) and set(mapped) == foldable and size):
+        arrays = dict(zip(row.operands, given, strict=False))
+        scalars = any(arrays[one].dim() - 1 <= row.batch.get(one, 0) for one in mapped)
+        # A bias of attention has its own samples, or one for all of them.
+        own = any(one == "bias" and "q" in mapped and arrays[one].shape[0] > 1 for one in present)
+        if not (set(row.results) <= set(row.batch) and set(mapped) == foldable and size) or scalars or own:
             return _one_by_one(operator, size, in_dims, given)
         folded = [
             _fold(tensor, mapped[one], row.batch[one]) if one in mapped else tensor

@@ -165,6 +165,20 @@ def test_tangents_are_refused(door: FakeCudnn, direct: bool) -> None:
         torch.testing.assert_close(ctt.softmax(x), F.softmax(x, -1))
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 8, 8), (1, 4, 8, 8), (2, 1, 8, 8)])
+def test_vmap_of_attention_does_not_map_a_bias(door: FakeCudnn, shape: tuple[int, ...]) -> None:
+    q, k, v = torch.randn(3, 3, 2, 4, 8, 16).half()
+    bias = torch.randn(shape).half()
+    found = torch.vmap(lambda q, k, v: ctt.attention(q, k, v, bias))(q, k, v)
+    expected = [F.scaled_dot_product_attention(*one, bias) for one in zip(q, k, v, strict=True)]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-2, atol=1e-2)
+
+
+def test_vmap_maps_numbers(door: FakeCudnn) -> None:
+    x = torch.randn(2, 5)
+    torch.testing.assert_close(torch.vmap(torch.vmap(ctt.activation))(x), x.relu())
+
+
 def test_vmap_joins_samples_or_maps_weights(door: FakeCudnn) -> None:
     x, w = torch.randn(3, 2, 4, 5, 5, dtype=DOUBLE), torch.randn(6, 4, 3, 3, dtype=DOUBLE)
     expected = torch.stack([F.conv2d(one, w) for one in x])
