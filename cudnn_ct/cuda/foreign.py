@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 from .._caches import BoundedDict
@@ -102,12 +102,14 @@ class PyTorch(Library):
         return None if key is None or not pointer else (pointer, key)
 
     def known(self, arrays: Sequence[Any]) -> tuple[list[int], list[ArrayKey]] | None:
-        place = len(arrays), arrays[0].shape, getattr(arrays[-1], "shape", None)
-        for fits, keys, require in _known_tensors.get(place, ()):
+        try:
+            found = _known_tensors.get(tuple([one.shape for one in arrays]), ())
+        except (AttributeError, RuntimeError, TypeError):  # a number, a nested tensor, another shape
+            return None
+        for fits, keys, require in found:
             if fits(*arrays):
-                pointers, bits = [*map(type(arrays[0]).data_ptr, arrays)], 0
-                for pointer in pointers:
-                    bits |= pointer
+                pointers = [*map(type(arrays[0]).data_ptr, arrays)]
+                bits = reduce(int.__or__, pointers)
                 if bits & UNALIGNED or 0 in pointers or (require and _records_gradients()):
                     return None
                 return pointers, keys
@@ -116,7 +118,7 @@ class PyTorch(Library):
     def learn(self, arrays: Sequence[Any], keys: Sequence[ArrayKey]) -> None:
         fits = guard_of(arrays) if all(key.aligned for key in keys) else None
         if fits is not None:
-            place = len(arrays), arrays[0].shape, arrays[-1].shape
+            place = tuple([one.shape for one in arrays])
             made = fits, list(keys), any(array.requires_grad for array in arrays)
             _known_tensors[place] = [made, *_known_tensors.get(place, ())[: MAX_LAYOUTS - 1]]
 
@@ -151,12 +153,8 @@ class PyTorch(Library):
         # The address takes a twentieth of the time of the object, which is needed only to keep a stream
         # alive. The function belongs to torch's own compiler, and may be missing.
         torch = sys.modules[self.module]
-        try:
-            address = torch._C._cuda_getCurrentRawStream(device)
-        except AttributeError:
-            pass
-        else:
-            if not address:
+        if (raw := getattr(torch._C, "_cuda_getCurrentRawStream", None)) is not None:
+            if not (address := raw(device)):
                 return default_stream(device)
             if (known := streams.known_stream(address, device, self.module)) is not None:
                 return known
@@ -194,7 +192,7 @@ def _key_of_torch(
     return array_key(spec, device.index, aligned, False)
 
 
-MAX_KNOWN = 4096  # numbers and shapes of the tensors of a call
+MAX_KNOWN = 4096  # shapes of the tensors of a call
 MAX_LAYOUTS = 8  # of such tensors
 _known_tensors = BoundedDict(MAX_KNOWN)
 
@@ -203,8 +201,10 @@ def guard_of(tensors: Sequence[Any]) -> Callable[..., bool] | None:
     """Return a function of tensors: whether they have the attributes of these.
 
     The check of torch's compiler takes a tenth of the time of reading them. None without it, and if a tensor
-    is given twice.
+    is given twice. The shapes of all tensors are read before: the check does not take tensors without one.
     """
+    if len({*map(id, tensors)}) < len(tensors):
+        return None
     shapes, strides = [list(one.shape) for one in tensors], [list(one.stride()) for one in tensors]
     try:
         guards = sys.modules["torch"]._C._dynamo.guards.TensorGuards

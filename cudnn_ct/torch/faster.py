@@ -13,6 +13,7 @@ from .kernels import settings
 __all__ = ["SLOWER", "TIMED", "Resting", "is_timed", "torch_is_faster"]
 
 SLOWER = "torch is faster"
+BY_TIME = (False, False, True)  # torch is to choose the fastest algorithm, deterministic or not
 TIMED = 24  # runs of a settled call before it is timed, the last of which are replays
 # Groups in which torch would search for algorithms, which takes long and much memory.
 SEARCHED = frozenset(("conv", "conv_transpose", "gru", "lstm", "rnn"))
@@ -25,9 +26,7 @@ BETWEEN = 63  # calls of a group that are not examined, between two that are
 
 def is_timed(group: str, stream: Stream) -> bool:
     """Return whether calls of a group are chosen by time, with the settings of torch, on a stream."""
-    *_, deterministic, any_deterministic, benchmark = settings()
-    free = benchmark and not (deterministic or any_deterministic)
-    return free and group not in SEARCHED and not streams.is_capturing(stream)
+    return settings()[-3:] == BY_TIME and group not in SEARCHED and not streams.is_capturing(stream)
 
 
 def torch_is_faster(ours: Callable[[], object], theirs: Callable[[], object], stream: Stream) -> bool:
@@ -64,7 +63,7 @@ class Resting:
     def has(self, group: str) -> bool:
         """Return whether a call of a group is left to torch without a look at it."""
         left = self._left.get(group)
-        if not left:
+        if not left or settings()[-3:] != BY_TIME:
             return False
         self._left[group] = left - 1
         return True

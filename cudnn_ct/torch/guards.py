@@ -19,4 +19,7 @@ def check_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 
 def _attributes(one: torch.Tensor) -> tuple[Any, ...]:
-    return one.shape, one.stride(), one.dtype, one.device, one.is_neg(), one.requires_grad, one.is_inference()
+    if one.layout is not torch.strided:
+        return (object(),)  # equal to no other
+    states = one.is_neg(), one.requires_grad, one.is_inference()
+    return type(one), one.shape, one.stride(), one.dtype, one.device, *states

@@ -13,6 +13,7 @@ from .._caches import BoundedDict
 from ..gradients.row import Param, Row
 from .autodiff import Gradient, Known, register_gradient
 from .kernels import FINDERS, KERNELS, ROWS, fake_results, on_cpu, options_of, watched
+from .prepared import WithoutMemoryError
 from .transforms import autocast, batched, cast_of
 
 __all__ = ["LIBRARY", "call", "is_wide_gelu", "only_computes", "only_kernel", "recorded"]
@@ -60,27 +61,29 @@ def call(name: str) -> Callable[..., Any]:
         if _is_compiling():
             return operator(*given)
         tensors, key = given[:count], None
-        casts = cast is not None and torch.is_autocast_enabled()
-        if not (casts or _dispatches() or forward_ad._current_level >= 0 or watched.calls is not None):
-            present = [one for one in tensors if one is not None] if optional else tensors
-            absent = [tensors[place] is None for place in optional]
-            key = options(), given[count:], *absent, *[one.shape for one in present[:2]]
-            try:
-                found = calls.get(key, ())
-            except TypeError:  # lists
-                found, key = (), None
-            for known in found:
-                if known.fits(*present):
-                    if known.records and _grad_enabled():
-                        return recording_known(known, *tensors)
-                    outs = known.call.run(tensors)
-                    return outs[0] if single else tuple(outs)
-        way = _way(tensors)
-        if way is _DISPATCHED:
+        try:
+            casts = cast is not None and torch.is_autocast_enabled()
+            if not (casts or _dispatches() or forward_ad._current_level >= 0 or watched.calls is not None):
+                present = [one for one in tensors if one is not None] if optional else tensors
+                absent = [tensors[place] is None for place in optional]
+                try:
+                    key = options(), given[count:], *absent, *[one.shape for one in present]
+                    found = calls.get(key, ())
+                except (AttributeError, RuntimeError, TypeError):  # no tensor, a nested one, lists
+                    found, key = (), None
+                for known in found:
+                    if known.fits(*present):
+                        if known.records and _grad_enabled():
+                            return recording_known(known, *tensors)
+                        outs = known.call.run(tensors)
+                        return outs[0] if single else tuple(outs)
+            if (way := _way(tensors)) is _DISPATCHED:
+                return operator(*given)
+            if casts and cast is not None:
+                given = tuple(cast(given))
+            result = recording(*given) if way is _RECORDED else kernel(*given)
+        except WithoutMemoryError:  # as of `torch.autograd.grad(..., is_grads_batched=True)`
             return operator(*given)
-        if casts and cast is not None:
-            given = tuple(cast(given))
-        result = recording(*given) if way is _RECORDED else kernel(*given)
         if key is not None and not row.updated and not (call := FINDERS[name](given)).varies:
             calls[key] = [Known(call, present, given[count:]), *calls.get(key, ())[: MAX_LAYOUTS - 1]]
         return result

@@ -21,6 +21,10 @@ from .workspace import LEARNED, SMALL, Needs
 _empty_on_current = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
 
 
+class WithoutMemoryError(ValueError):
+    """An operand is a batch of tensors, sparse, zero without memory, or was wrapped by torch.func."""
+
+
 class Call:
     """A call of an operator on tensors with known attributes.
 
@@ -76,8 +80,8 @@ class Call:
                 pointers = [0 if one is None else one.data_ptr() for one in arrays]
             else:
                 pointers = [*map(_address, arrays)]
-        except RuntimeError as error:  # a tensor that torch.func has wrapped, after its end
-            raise ValueError("an operand has no memory of its own") from error
+        except RuntimeError as error:
+            raise WithoutMemoryError("an operand has no memory of its own") from error
         where, nbytes = current_stream(self.device.index or 0), self._needs.nbytes
         if self._known is not None and self._needs.runs == LEARNED:
             memory = empty((nbytes,), (1,), torch.uint8) if nbytes > SMALL else None
@@ -111,7 +115,7 @@ def _check_memory(arrays: Sequence[Any], pointers: Sequence[int]) -> None:
     """Raise if a tensor that has elements has no memory, as after ``storage.resize_(0)``."""
     for one, pointer in zip(arrays, pointers, strict=True):
         if one is not None and not pointer and one.numel():
-            raise ValueError(f"a tensor of shape {tuple(one.shape)} has no memory")
+            raise WithoutMemoryError(f"a tensor of shape {tuple(one.shape)} has no memory")
 
 
 _TORCH = library_of(torch.Tensor)

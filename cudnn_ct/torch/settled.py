@@ -80,8 +80,7 @@ class SettledCalls:
             else:
                 return None, None
         try:
-            for one in tensors[:2]:
-                facts.append(one.shape)  # these distinguish most layers of a network
+            facts += [one.shape for one in tensors]
         except RuntimeError:  # a nested tensor
             return None, None
         key = tuple(facts), tensors

@@ -24,6 +24,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "not_here", str)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32)  # main() sets it
     for owner in (torch.Tensor, torch.nn.Module):
         monkeypatch.setattr(owner, "cuda", lambda self: self)
     for name in ("synchronize", "set_device"):

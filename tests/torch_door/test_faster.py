@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.cuda import stream as streams
@@ -121,6 +122,37 @@ def test_a_group_rests_while_torch_computes_all_its_calls_faster(
         assert block.report().served["softmax"] == faster.TIMED + count
     F.layer_norm(X, (8,), torch.ones(8), torch.ones(8))
     assert block.report().served["layer_norm"] == 1
+
+
+@pytest.mark.parametrize("setting", ["benchmark", "deterministic"])
+def test_a_group_rests_only_while_torch_chooses_by_time(
+    block: ctt.enable, timed: list[Any], monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    for _ in range(faster.TIMED + faster.STREAK):
+        F.softmax(X, 1)
+    monkeypatch.setattr(torch.backends.cudnn, setting, setting == "deterministic")
+    F.softmax(X, 1)
+    assert block.report().served["softmax"] == faster.TIMED + 1
+
+
+class _Counted(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += func is F.softmax
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_others_do_not_see_a_measurement() -> None:
+    counts = []
+    for runs in (2 * faster.TIMED, 2):
+        with torch.no_grad(), _Counted() as mode, ctt.enable() as block:
+            for _ in range(runs):
+                F.softmax(X, 1)
+        counts.append(mode.calls - block.report().left.total())
+    assert counts == [0, 0]
 
 
 def test_calls_that_are_served_between_end_a_streak(block: ctt.enable, timed: list[Any]) -> None:

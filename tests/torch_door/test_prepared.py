@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 import cudnn_ct as ct
 import cudnn_ct.torch as ctt
 from cudnn_ct import context
-from cudnn_ct.torch import kernels, operators, prepared
+from cudnn_ct.torch import guards, kernels, operators, prepared
 from tests.both.replays import configured
 from tests.fake.cudnn import FakeCudnn
 
@@ -246,6 +247,63 @@ def test_a_subclass_of_tensors_is_not_a_known_operand(found: list[str]) -> None:
     assert found[before:].count("softmax") == len(found) - before
     with pytest.raises(TypeError, match="parameters of cudnn_ct::pool must be numbers: got a tensor"):
         ctt.pool(torch.randn(1, 2, 4, 4), torch.tensor(2))
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_tensors_of_other_types_are_not_known_operands(
+    full: list[str], monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """Torch's guards compare the types, but do not take a tensor twice, and may be missing."""
+    if not guarded:
+        monkeypatch.setattr(guards, "guard_of", lambda _: None)
+    x = torch.randn(1, 1, 4, 8, dtype=torch.float16)
+    for operands in ([x] * 3, [x, x.clone(), x.clone()]):
+        ctt.attention(*operands)
+        assert type(ctt.attention(*[one.as_subclass(_Subclass) for one in operands])) is _Subclass
+        fakes = [*map(FakeTensorMode().from_tensor, operands[:1])] * 3
+        assert type(ctt.attention(*fakes)) is FakeTensor
+        assert type(ctt.attention(*operands)) is torch.Tensor
+
+
+def test_operands_that_are_no_tensors_are_refused_by_torch(full: list[str]) -> None:
+    x, w = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+    conv = operators.call("conv")
+    rest = ((0, 0), (1, 1), (1, 1), 1)
+    for _ in range(2):
+        for operands in (([1.0], w), (x, [1.0]), (x, 1.0)):
+            with pytest.raises(RuntimeError, match=r"cudnn_ct::conv\(\) Expected a value of type 'Tensor'"):
+                conv(*operands, *rest)
+        ctt.conv(x, w)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_batches_of_gradients_go_through_the_dispatcher(
+    full: list[str], monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    if not guarded:
+        monkeypatch.setattr(guards, "guard_of", lambda _: None)
+    x, dy = torch.randn(3, 5, requires_grad=True), torch.randn(4, 3, 5)
+    for _ in range(2):
+        (found,) = torch.autograd.grad(ctt.softmax(x), x, dy, is_grads_batched=True)
+        (expected,) = torch.autograd.grad(F.softmax(x, 1), x, dy, is_grads_batched=True)
+        torch.testing.assert_close(found, expected)
+        torch.autograd.grad(ctt.softmax(x), x, dy[0])
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_zeros_without_memory_go_through_the_dispatcher(
+    full: list[str], monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """Derivatives of torch have such tensors."""
+    if not guarded:
+        monkeypatch.setattr(guards, "guard_of", lambda _: None)
+    x, zero = torch.randn(4, 33), torch._efficientzerotensor((4, 33))
+    for _ in range(2):
+        torch.testing.assert_close(ctt.softmax(x), F.softmax(x, 1))
+        torch.testing.assert_close(ctt.softmax(zero), torch.full((4, 33), 1 / 33))
+    x.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="has no memory"):
+        ctt.softmax(x)
 
 
 def test_a_known_call_that_raises_raises_its_own_error(

@@ -45,6 +45,14 @@ class Subclass(torch.Tensor):
     pass
 
 
+class Shapeless:
+    """An operand whose shape cannot be read, as that of some tensors."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise RuntimeError("no shape")
+
+
 MEMORY = torch.randn(4096)
 TENSORS: dict[str, Callable[[], Any]] = {
     "plain": lambda: torch.randn(2, 4, 6),
@@ -63,6 +71,8 @@ TENSORS: dict[str, Callable[[], Any]] = {
     "subclass": lambda: torch.randn(2, 4, 6).as_subclass(Subclass),
     "inference": lambda: torch.inference_mode()(torch.randn)(2, 4, 6),
     "host": lambda: 1.5,
+    "shapeless": Shapeless,
+    "sparse": lambda: torch.ones(4, 6).to_sparse_coo(),
 }
 MODES = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
 
@@ -80,7 +90,7 @@ def test_known_tensors_are_read_as_others() -> None:
     print(f"seed {seed}")
     draw, known = random.Random(seed), 0
     for _ in range(3000):
-        names = draw.choices(list(TENSORS)[: draw.choice((3, 16))], k=draw.randint(1, 4))
+        names = draw.choices(list(TENSORS)[: draw.choice((3, len(TENSORS)))], k=draw.randint(1, 4))
         operands = [TENSORS[name]() for name in names]
         outs = [
             TENSORS[draw.choice(("plain", "batch", "aligned"))]() if draw.random() < 0.6 else None
@@ -91,7 +101,7 @@ def test_known_tensors_are_read_as_others() -> None:
             made = facts_of(read_arrays(operands, outs, None))
             kept = dict(foreign._known_tensors)
             arrays = [*operands, *[one for one in outs if one is not None]]
-            if not isinstance(operands[0], float):
+            if isinstance(operands[0], torch.Tensor):
                 known += foreign.LIBRARIES[0].known(arrays) is not None
             foreign._known_tensors.clear()
             expected = facts_of(read_arrays(operands, outs, None))
@@ -104,6 +114,30 @@ def test_tensors_with_known_attributes_are_not_read_one_by_one(read: list[Any]) 
     for _ in range(3):
         assert read_arrays([torch.randn(2, 3), torch.randn(3)], [None, torch.randn(2, 3)], None) is not None
     assert len(read) == 3
+
+
+def test_no_guard_is_made_for_a_tensor_that_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would fit no call, and each call would make one."""
+    x, made = torch.randn(2, 3), []
+    guards = torch._C._dynamo.guards
+    real = guards.TensorGuards
+    monkeypatch.setattr(
+        guards, "TensorGuards", lambda *given, **how: (made.append(1), real(*given, **how))[1]
+    )
+    for _ in range(3):
+        assert read_arrays([x], [x], None) is not None
+    assert not made
+    assert read_arrays([x], [x.clone()], None) is not None
+    assert made
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_operand_without_a_shape_among_known_ones_is_not_read(place: int) -> None:
+    arrays = [torch.randn(2, 4, 6) for _ in range(3)]
+    assert read_arrays(arrays, [None], None) is not None
+    other: list[Any] = [*arrays]
+    other[place] = Shapeless()
+    assert read_arrays(other, [None], None) is None
 
 
 def test_a_known_tensor_that_requires_a_gradient_is_refused_where_one_is_recorded(read: list[Any]) -> None:
