@@ -136,7 +136,7 @@ def single_parameters(params: _Params) -> list[bytes]:
 
 
 class Place(NamedTuple):
-    """Where a pointer is: the kernel, the parameter, the byte, the pointer, and the distance from it."""
+    """The place of a pointer: the kernel, the parameter, the byte, the pointer, and the distance from it."""
 
     kernel: int
     block: int

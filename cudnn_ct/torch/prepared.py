@@ -122,13 +122,10 @@ _TORCH = library_of(torch.Tensor)
 
 
 _address = torch.Tensor.data_ptr
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def current_stream(device: int) -> Stream:
     """Return torch's current stream of a device."""
-    if _raw_stream is not None and not _raw_stream(device):
-        return streams.default_stream(device)
     assert _TORCH is not None
     return _TORCH.current(device)
 

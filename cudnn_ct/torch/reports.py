@@ -1,4 +1,4 @@
-"""What blocks of ``enable()`` served."""
+"""The report of the calls of blocks of ``enable()``."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class WithoutTextError(ValueError):
 def test_error_of_a_handler_may_have_any_text(
     error: Exception, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAX would take an exception of the handler for a success, and return memory that nobody wrote."""
+    """JAX takes an exception that leaves the handler for a success, and returns memory without a result."""
 
     def fails(*_: Any, **__: Any) -> None:
         raise error

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,15 +34,9 @@ from cudnn_ct.shapes.rnn import rnn_parameters, rnn_spec  # noqa: E402
 if jax.default_backend() != "cpu":
     pytest.skip("these tests are for the CPU; tests/gpu has those of a GPU", allow_module_level=True)
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 2e-3}
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    before = jax.config.read("jax_enable_x64")
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,7 @@ from cudnn_ct import jax as ctj  # noqa: E402
 if jax.default_backend() != "cpu":
     pytest.skip("these tests are for the CPU; tests/gpu has those of a GPU", allow_module_level=True)
 
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    before = jax.config.read("jax_enable_x64")
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def drawn(*shapes: tuple[int, ...], seed: int = 0) -> list[Any]:
