@@ -148,12 +148,12 @@ def install(library: Library | Lookup | None) -> Iterator[Library | None]:
 
 @contextmanager
 def replay_after(runs: int) -> Iterator[None]:
-    """Record calls as CUDA graphs after fewer runs with the same memory than usual, within a ``with`` block.
+    """Record calls as CUDA graphs after fewer runs than usual, within a ``with`` block.
 
     Parameters
     ----------
     runs : int
-        Number of runs; 8 by default.
+        Number of runs with the same memory, 8 by default; calls with other memory need twice as many.
 
     Yields
     ------
@@ -174,11 +174,12 @@ def replay_after(runs: int) -> Iterator[None]:
     """
     if runs < 1:
         raise ValueError(f"runs must be at least 1: got {runs}")
-    before, _replay.REPEATS = _replay.REPEATS, runs
+    before = _replay.REPEATS, _replay.MOVES
+    _replay.REPEATS, _replay.MOVES = runs, 2 * runs
     try:
         yield
     finally:
-        _replay.REPEATS = before
+        _replay.REPEATS, _replay.MOVES = before
 
 
 class CacheSize(NamedTuple):

@@ -73,9 +73,15 @@ def driver() -> Any:
 
 
 @cache
-def native(name: str) -> Any:
-    """Return a function of the driver as a ctypes function, whose arguments are instances of C types."""
-    address, _ = call(f"finding {name}", "cuGetProcAddress", name.encode(), _NATIVE_VERSION, 0)
+def native(name: str, version: int = _NATIVE_VERSION) -> Any:
+    """Return a function of the driver as a ctypes function, whose arguments are instances of C types.
+
+    Raises CudnnError if the driver is older than ``version``.
+    """
+    doing = f"finding {name}"
+    address, _ = call(doing, "cuGetProcAddress", name.encode(), version, 0)
+    if not address:
+        raise _failed(doing, "CUDA_ERROR_NOT_FOUND", None)
     return ctypes.CFUNCTYPE(ctypes.c_int)(int(address))
 
 

@@ -33,6 +33,30 @@ def release_stream(stream: Stream) -> None:
     _idle_streams.setdefault(stream.device, []).append(stream)
 
 
+@contextmanager
+def acquired(device: int) -> Iterator[Stream]:
+    """Yield a stream for a capture within a block."""
+    stream = acquire_stream(device)
+    try:
+        yield stream
+    finally:
+        if not streams.is_capturing(stream):  # else ending the capture has failed
+            release_stream(stream)
+
+
+class Template:
+    """A captured graph, destroyed with its last reference; ``handle`` is None until the capture has ended."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.handle is not None and int(self.handle) and not ending():
+            cuda.driver().cuGraphDestroy(self.handle)
+
+
 class Graph:
     """An executable graph of a device, destroyed with its last reference.
 
@@ -47,10 +71,11 @@ class Graph:
         self.nodes = 0
         outlive_cycles(self)
 
-    def instantiate(self, template: object) -> None:
+    def instantiate(self, template: Template) -> None:
         """Create the executable graph of a captured one."""
-        self.nodes = int(cuda.call("reading a CUDA graph", "cuGraphGetNodes", template, 0)[1])
-        self.handle = int(cuda.call("instantiating a CUDA graph", "cuGraphInstantiate", template, 0))
+        captured = template.handle
+        self.nodes = int(cuda.call("reading a CUDA graph", "cuGraphGetNodes", captured, 0)[1])
+        self.handle = int(cuda.call("instantiating a CUDA graph", "cuGraphInstantiate", captured, 0))
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not self.handle or ending():
@@ -107,27 +132,35 @@ class GraphMemory:
 
 
 @contextmanager
-def capturing(stream: Stream, accept: Callable[[object], object] | None = None) -> Iterator[Graph]:
+def captured(stream: Stream) -> Iterator[Template]:
     """Capture the work of a block, on a stream whose device is current; other threads are not disturbed.
 
-    The graph that it yields is executable after the block. ``accept`` is called with the captured graph, and
-    raises for one that must not be instantiated. An error in the block ends the capture, and leaves the
-    stream as it was.
+    An error in the block ends the capture, and leaves the stream as it was.
     """
-    doing, graph, template = "capturing a CUDA graph", Graph(stream.device), None
+    doing, template = "capturing a CUDA graph", Template()
     mode = cuda.driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     try:
         cuda.call(doing, "cuStreamBeginCapture", stream.handle, mode)
-        yield graph
-        template = cuda.call(doing, "cuStreamEndCapture", stream.handle)
-        if accept is not None:
-            accept(template)
-        graph.instantiate(template)
+        yield template
+        template.handle = cuda.call(doing, "cuStreamEndCapture", stream.handle)
     finally:
-        if template is None and streams.is_capturing(stream):  # an error, or a signal handler that raised
-            template = cuda.driver().cuStreamEndCapture(stream.handle)[1]
-        if template is not None and int(template):
-            cuda.driver().cuGraphDestroy(template)
+        # An error, or a signal handler that raised.
+        if template.handle is None and streams.is_capturing(stream):
+            template.handle = cuda.driver().cuStreamEndCapture(stream.handle)[1]
+
+
+@contextmanager
+def capturing(stream: Stream, accept: Callable[[object], object] | None = None) -> Iterator[Graph]:
+    """Capture the work of a block, as :func:`captured`; the graph that it yields is executable after it.
+
+    ``accept`` is called with the captured graph, and raises for one that must not be instantiated.
+    """
+    graph = Graph(stream.device)
+    with captured(stream) as template:
+        yield graph
+    if accept is not None:
+        accept(template.handle)
+    graph.instantiate(template)
 
 
 def nodes_of(graph: object) -> list[tuple[Any, Any]]:

@@ -32,22 +32,23 @@ def capture(device: int, work: Callable[[Stream], object]) -> Graph:
         The work cannot be captured. NotSupportedError: it has too many nodes, or one that is not a kernel, a
         copy or a fill within device memory. NoRoomError: there are too many replays.
     """
-
-    def accept(graph: object) -> None:
-        count = check_nodes(graph)
-        if not 0 < count <= MAX_NODES:
-            raise NotSupportedError(f"the graph has {count} nodes, expected 1 to {MAX_NODES}")
-        if not has_room(device, count):
-            raise NoRoomError(f"the graph has {count} nodes; replays have {MAX_NODES} for each device")
-
-    stream = graphs.acquire_stream(device)
-    try:
-        with streams.relaxed(), graphs.capturing(stream, accept=accept) as graph:
-            work(stream)
-    finally:
-        if not streams.is_capturing(stream):  # else ending the capture has failed
-            graphs.release_stream(stream)
+    accepted = partial(accept, device)
+    with (
+        graphs.acquired(device) as stream,
+        streams.relaxed(),
+        graphs.capturing(stream, accepted) as graph,
+    ):
+        work(stream)
     return graph
+
+
+def accept(device: int, graph: object) -> None:
+    """Raise unless a captured graph can be replayed, and has room: see :func:`capture`."""
+    count = check_nodes(graph)
+    if not 0 < count <= MAX_NODES:
+        raise NotSupportedError(f"the graph has {count} nodes, expected 1 to {MAX_NODES}")
+    if not has_room(device, count):
+        raise NoRoomError(f"the graph has {count} nodes; replays have {MAX_NODES} for each device")
 
 
 def check_nodes(graph: object) -> int:
@@ -87,9 +88,9 @@ class ReplayTable(dict[Any, "Replay"]):
 class Replay:
     """The graph of one call, in the table where the call is found.
 
-    ``launch`` puts it on its stream and returns 0, or returns another number if that failed. ``plan`` is the
-    plan that was captured, ``uses`` the owner of other memory of the graph. ``recent`` is set by launches,
-    and cleared when room is sought.
+    ``launch`` puts it on its stream, with the pointers if it takes any, and returns 0, or another number if
+    that failed. ``plan`` is the plan that was captured, ``uses`` the owner of other memory of the graph.
+    ``recent`` is set by launches, and cleared when room is sought.
     """
 
     __slots__ = (
@@ -100,7 +101,7 @@ class Replay:
     def __init__(
         self,
         graph: Graph,
-        launch: Callable[[], int],
+        launch: Callable[..., int],
         plan: Any,
         uses: object,
         pool: ReplayPool,

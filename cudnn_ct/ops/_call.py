@@ -30,6 +30,7 @@ R = TypeVar("R", bound=tuple[Any, ...])
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 UNSCALED = (False, False)
 NO_VARIANT: tuple[str, ...] = ()
+_ALL_NEW = {type(None)}  # the types of results that are not given
 
 
 def execute(
@@ -204,7 +205,9 @@ def run(
     None for a run that must not be replayed.
     """
     results: Sequence[Any] = given
+    fresh = given[0] is None
     if len(given) > 1:
+        fresh = set(map(type, given)) == _ALL_NEW
         results = DeviceArray.allocate_many(call.result_slots, given, stream, call.label)
         facts = (*facts, *[array.pointer for array in results])
     elif given[0] is None:
@@ -220,7 +223,7 @@ def run(
         facts = (*facts, ctx.lent.handle, ctx.lent.size)
     if ctx.stream is not stream:  # this also rejects a stream that a recorded function must not use
         ctx.set_stream(stream)
-    if elsewhere or not replayed(ctx, call, facts):
+    if elsewhere or not replayed(ctx, call, facts, fresh=fresh):
         arrays: Sequence[DeviceArray] = operands
         if set(map(type, operands)) != {DeviceArray}:
             arrays = [  # those that were only read become arrays of this package

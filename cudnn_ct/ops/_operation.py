@@ -69,16 +69,19 @@ class PreparedCall(NamedTuple):
 
     def describe(self) -> str:
         """Describe the plan, and for how many sets of pointers it is replayed."""
-        count = len(self.replays)
+        count = sum(key[0] is not None for key in self.replays)
         lines = [self.selected.describe()]
         lines += [f"  {self.copies.describe()}"] if self.copies else []
         lines += [f"  replayed for {count} {'set' if count == 1 else 'sets'} of pointers"] if count else []
+        lines += ["  replayed for other pointers"] if count < len(self.replays) else []
         return "\n".join(lines)
 
     def set_runs(self, facts: Any, count: int) -> None:
         """Set the number of runs with a set of pointers."""
         if len(self.runs) >= MAX_POINTER_SETS:
+            kept = {key: runs for key, runs in self.runs.items() if key[0] is None}  # of any pointers
             self.runs.clear()
+            self.runs.update(kept)
         self.runs[facts] = count
 
 

@@ -1,13 +1,21 @@
-"""Records calls that repeat as CUDA graphs, which are launched instead of the calls."""
+"""Records calls that repeat as CUDA graphs, which are launched instead of the calls.
+
+A call that repeats with the same pointers has a graph of its own for them. A call whose pointers change has
+one graph for all that are as aligned: each launch writes them into its nodes, which takes longer.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._config import config
 from ..context import Context
+from ..cuda import movable
 from ..cuda import replay as replays
 from ..cuda import stream as streams
+from ..cuda.graph import Graph
 from ..cuda.lifetime import ExportedMemory
 from ..cuda.replay import Replay
 from ..cuda.stream import Stream
@@ -19,22 +27,32 @@ if TYPE_CHECKING:
     from ._operation import PreparedCall
 
 REPEATS = 8  # runs with the same pointers before the next one is recorded, which takes as long as 20 runs
+MOVES = 16  # runs with any pointers before the graph for others is made, which takes three times as long
 SOON, LATER = -8, -64  # counts of runs after which a recording is tried again
 NEVER = -(2**62)  # a count of runs that does not reach REPEATS
 
+_Work = Callable[[Stream, tuple[int, ...]], object]
+"""Enqueues a call on a stream and pointers."""
 
-def replayed(ctx: Context, call: PreparedCall, key: Any) -> bool:
-    """Launch the graph of a call instead of its plan; return whether that was done.
+_Captured = tuple[Graph, Callable[..., int]]
+"""A graph, and the function that launches it; that for any pointers takes these."""
+
+
+def replayed(ctx: Context, call: PreparedCall, key: Any, *, fresh: bool = False) -> bool:
+    """Launch a graph of a call instead of its plan; return whether that was done.
 
     ``key`` is all that a graph depends on in this call: the stream, the pointers, and what else varies.
+    ``fresh`` is whether all results are new memory, so that they overlap nothing.
     """
     running, ctx.running = ctx.running, True  # a finalizer must not free the workspace of the graph
     try:
         replay = call.replays.get(key)
         if replay is None:
-            return False
+            end = 1 + len(call.spans)
+            other = call.replays.get((None, key[0], *key[end:]))
+            return other is not None and _moved(call, other, key, key[1:end], fresh)
         if replay.plan is not call.selected.plan:
-            replay.drop()
+            call.replays.clear()
             return False
         if replay.launch():
             return False
@@ -44,54 +62,115 @@ def replayed(ctx: Context, call: PreparedCall, key: Any) -> bool:
         ctx.running = running
 
 
+def _moved(call: PreparedCall, replay: Replay, key: Any, pointers: tuple[int, ...], fresh: bool) -> bool:
+    """Launch the graph of a call that takes any pointers, unless one for these alone is due."""
+    runs = call.runs.get(key)
+    if runs is None:
+        if not fresh and not _are_disjoint(call, pointers):
+            return False
+    elif runs and runs + 1 >= REPEATS:
+        return False
+    if replay.plan is not call.selected.plan:
+        call.replays.clear()
+        return False
+    if replay.launch(pointers):
+        return False
+    replay.recent = True
+    call.set_runs(key, (runs or 0) + 1)
+    return True
+
+
+def _are_disjoint(call: PreparedCall, pointers: Any) -> bool:
+    """Return whether the ranges of results contain nothing of other operands."""
+    spans = call.spans
+    for place in range(len(call.inputs), len(spans)):
+        low, high = spans[place]
+        first, last = pointers[place] + low, pointers[place] + high
+        for pointer, (low, high) in zip(pointers[:place], spans, strict=False):  # strict is slower
+            if pointer + low < last and first < pointer + high:
+                return False
+    return True
+
+
 def count_run(
     ctx: Context, call: PreparedCall, key: Any, pointers: tuple[int, ...], factors: tuple[Any, float]
 ) -> None:
-    """Count a run that was enqueued, and record it for later ones after `REPEATS` runs."""
+    """Count a run that was enqueued, and record it for later ones after `REPEATS` or `MOVES` runs."""
     if key in call.replays:  # the stream is captured now, or a launch failed
         return
-    count = call.runs.get(key, 0) + 1
-    lent = ctx.lent  # none of it: the run finds out how much a plan needs
-    allowed = (lent is None or lent.size > 0) and config.replay and not config.debug_sync
-    if count >= REPEATS and allowed and not ctx.capturing:
-        count = _record(ctx, call, key, pointers, factors)
-    if key in call.runs:
-        call.runs[key] = count
-    else:
-        call.set_runs(key, count)
+    runs, lent = call.runs, ctx.lent
+    if lent is None or lent.size > 0:  # none of it: the run finds out how much a plan needs
+        count = runs.get(key, 0) + 1
+        if count >= REPEATS:
+            run = _Run(ctx, call, pointers, factors)
+            count = run.record(key, count, run.capture)
+        if key in runs:
+            runs[key] = count
+        else:
+            call.set_runs(key, count)
+        if count < LATER:  # it cannot be captured
+            return
+    following = (None, key[0], *key[1 + len(pointers) :])
+    if lent is None and following not in call.replays:
+        count = runs.get(following, 0) + 1
+        if count >= MOVES:
+            run = _Run(ctx, call, pointers, factors)
+            count = run.record(following, count, run.capture_for_any)
+        runs[following] = count
 
 
-def _record(
-    ctx: Context, call: PreparedCall, key: Any, pointers: tuple[int, ...], factors: tuple[Any, float]
-) -> int:
-    """Capture the plan of a call and add it to the replays of the call; return the new count of runs."""
-    stream, plan = ctx.stream, call.selected.plan
-    if call.selected.needs_timing or any(pointer & UNALIGNED for pointer in pointers):
-        return NEVER
-    if call.selected.exploring:  # launches would end the trials
+class _Run(NamedTuple):
+    """A run of a call that was enqueued, to be recorded."""
+
+    ctx: Context
+    call: PreparedCall
+    pointers: tuple[int, ...]
+    factors: tuple[Any, float]
+
+    def record(self, key: Any, count: int, capture: Callable[[_Work], _Captured]) -> int:
+        """Add a graph to the replays of the call, unless the stream is captured; return the count of runs."""
+        ctx, call, used = self.ctx, self.call, dict[int, object]()
+        if ctx.capturing or not config.replay or config.debug_sync:
+            return count
+        stream, plan = ctx.stream, call.selected.plan
+        if call.selected.needs_timing or any(pointer & UNALIGNED for pointer in self.pointers):
+            return NEVER
+        if call.selected.exploring:  # launches would end the trials
+            return 0
+        if not replays.has_room(ctx.device, 1):
+            return SOON
+        try:
+            graph, launch = capture(partial(self._work, used))
+        except replays.NoRoomError:
+            return LATER
+        except Exception:  # of any kind: the call itself has run
+            return NEVER
+        # Memory that the plan owns is freed on the default stream: after the last launch on another stream.
+        memory = [one for one in used.values() if isinstance(one, TypedMemory)]
+        exported = ExportedMemory(memory, streams.default_stream(ctx.device), stream) if memory else None
+        replay = Replay(graph, launch, plan, exported, ctx.replays, call.replays, key)
+        for one in used.values():
+            if isinstance(one, Workspace):
+                one.add(replay)
         return 0
-    if not replays.has_room(ctx.device, 1):
-        return SOON
-    used: dict[int, object] = {}
 
-    def work(captured: Stream) -> None:
-        with ctx.recording(captured) as kept:
-            given, _memory = call.copies.made(ctx, pointers) if call.copies else (pointers, None)
-            plan.run(ctx, given, *factors)
+    def _work(self, used: dict[int, object], captured: Stream, pointers: tuple[int, ...]) -> None:
+        """Run the plan on a stream that is captured, and note what the graph uses."""
+        copies = self.call.copies
+        with self.ctx.recording(captured) as kept:
+            given, _memory = copies.made(self.ctx, pointers) if copies else (pointers, None)
+            self.call.selected.plan.run(self.ctx, given, *self.factors)
             used.update(kept)
 
-    try:
-        graph = replays.capture(ctx.device, work)
-        launch = replays.launcher(graph, stream)
-    except replays.NoRoomError:
-        return LATER
-    except Exception:  # of any kind: the call itself has run
-        return NEVER
-    # Memory that the plan owns is freed on the default stream: after the last launch on another stream.
-    memory = [one for one in used.values() if isinstance(one, TypedMemory)]
-    exported = ExportedMemory(memory, streams.default_stream(ctx.device), stream) if memory else None
-    replay = Replay(graph, launch, plan, exported, ctx.replays, call.replays, key)
-    for one in used.values():
-        if isinstance(one, Workspace):
-            one.add(replay)
-    return 0
+    def capture(self, work: _Work) -> _Captured:
+        """Capture the call on its pointers."""
+        stream = self.ctx.stream
+        graph = replays.capture(self.ctx.device, lambda captured: work(captured, self.pointers))
+        return graph, replays.launcher(graph, stream)
+
+    def capture_for_any(self, work: _Work) -> _Captured:
+        """Capture the call for any pointers that are as aligned."""
+        stream, device = self.ctx.stream, self.ctx.device
+        accept, launcher = partial(replays.accept, device), partial(replays.launcher, stream=stream)
+        moved = movable.capture(device, work, self.pointers, accept, launcher)
+        return moved.graph, moved.launch

@@ -76,7 +76,7 @@ class KnownFunction:
         key = (where.handle, *part.pointers(pointers), *part.more, *lent)
         previous = None if ctx.alone else ctx.enter()
         try:
-            done = replayed(ctx, part.call, key)
+            done = replayed(ctx, part.call, key, fresh=True)
         finally:
             if previous is not None:
                 streams.restore_device(previous)

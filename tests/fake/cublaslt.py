@@ -191,7 +191,7 @@ class FakeCublasLt:
         self.host.check_stream(stream)
         capture = self.host.capturing.get(stream)
         if capture is not None and capture.deferred:
-            capture.graph.append(work)
+            capture.add(work)
         else:
             work()
         return 0

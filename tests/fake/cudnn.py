@@ -21,6 +21,7 @@ from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._bindings.types import cudnnGnnCscGraph_t, cudnnGnnMhaParams_t
 from cudnn_ct._lib import Library
 from cudnn_ct._libraries import SUBLIBRARIES
+from cudnn_ct.cuda import movable
 from cudnn_ct.cuda.debug import NOT_ENQUEUING
 from cudnn_ct.dtypes import DTYPES
 
@@ -128,7 +129,7 @@ class FakeCudnn(
                 if body is None:
                     return NOT_SUPPORTED
                 if (capture := self._capture_of(name, args)) is not None:
-                    capture.graph.append(self._deferred(body, args))
+                    capture.add(*self._deferred(name, body, args))
                     return 0
                 return body(*args) or 0
             except BaseException as error:  # ctypes would print it and go on
@@ -149,29 +150,48 @@ class FakeCudnn(
         capture = self.host.capturing.get(stream)
         return capture if capture is not None and capture.deferred else None
 
-    def _deferred(self, body: Any, args: tuple[Any, ...]) -> Any:
-        """Return a function that makes a call with the present native objects and factors."""
+    def _deferred(self, name: str, body: Any, args: tuple[Any, ...]) -> tuple[Any, list[int]]:
+        """Return a function that makes a call with the present native objects and factors, and its words.
+
+        These are its pointers to device memory, which may be others when the function is called.
+        """
         objects = dict(self.objects)
         ints = [arg if isinstance(arg, int) and self._is_of_host(arg) else None for arg in args]
         copies = [arg and ctypes.create_string_buffer(ctypes.string_at(arg, 16)) for arg in ints]
         now = [ctypes.addressof(copy) if copy else arg for copy, arg in zip(copies, args, strict=True)]
         now = [_kept(arg) if isinstance(arg, DESCRIPTIONS) else arg for arg in now]
+        moving = [
+            place
+            for place, arg in enumerate(args)
+            if isinstance(arg, int) and arg > 2**32 and not copies[place]
+        ]
+        words = [args[place] for place in moving]
+        packs = [cast(args[2], ctypes.c_void_p).value or 0] if name == "cudnnBackendExecute" else []
+        if packs:
+            words = [pointer or 0 for pointer in self._attributes(args[2])["VARIANT_PACK_DATA_POINTERS"]]
 
-        def launch(_: Any = copies) -> None:
-            self._recorded.objects = objects  # of this thread
+        def launch(words: list[int], _: Any = copies) -> None:
+            given, known = list(now), dict(objects)
+            for pack in packs:
+                attributes = {**known[pack]["attributes"], "VARIANT_PACK_DATA_POINTERS": words}
+                known[pack] = {**known[pack], "attributes": attributes}
+            if not packs:
+                for place, word in zip(moving, words, strict=True):
+                    given[place] = word
+            self._recorded.objects = known  # of this thread
             try:
-                assert not body(*now)
+                assert not body(*given)
             finally:
                 self._recorded.objects = None
 
-        return launch
+        return launch, words
 
     def _is_of_host(self, address: int) -> bool:
         """Whether an argument is an address in host memory, such as that of a factor."""
         device = any(
             one.handle <= address < one.handle + one.size + 64 for one in list(self.host.live.values())
         )
-        return address > 2**32 and not device
+        return address > 2**32 and not device and not movable.BASE // 2 <= address < 2 * movable.BASE
 
     def names(self) -> list[str]:
         return [name for name, _ in self.calls]

@@ -48,6 +48,32 @@ def test_replay_has_the_bits_of_the_call(case: Any) -> None:
             call.compare(on_host(call()))
 
 
+@pytest.mark.filterwarnings("ignore::cudnn_ct.CudnnWarning")
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case.name}-{case.dtype}-{case.layout}")
+def test_replay_on_other_memory_has_the_bits_of_the_call(case: Any) -> None:
+    if not offered(case):
+        pytest.skip("this cuDNN lacks the function")
+    with configured(deterministic=True):
+        calls = [MixedCall(case) for _ in range(6)]
+        results = [call() for call in calls]  # pending at the same time
+        for call, found in zip(calls, results, strict=True):
+            call.compare(on_host(found))
+
+
+def test_most_operations_are_replayed_on_other_memory() -> None:
+    moved, seen = set(), set()
+    for case in RECORDED:
+        if not offered(case) or case.operation in ("fill", "scale"):
+            continue
+        ct.empty_cache()
+        calls = [MixedCall(case) for _ in range(4)]
+        last = ct.last_plan()
+        seen.add(case.operation)
+        if calls and last is not None and "replayed for other pointers" in last.describe():
+            moved.add(case.operation)
+    assert len(moved) >= 0.7 * len(seen), f"not moved: {sorted(seen - moved)}"
+
+
 def test_replays_wait_for_pending_work_of_other_streams() -> None:
     x, y, side = ct.zeros((64, 64)), ct.zeros((64, 64)), own_stream()
     ct.fill(x, 4.0, stream=side)  # loads a kernel, which would wait for the delay

@@ -48,7 +48,7 @@ def main() -> None:
     place = partial(on_fakes, asked["fakes"]) if asked["fakes"] else on_gpu
     if not asked["fakes"]:
         use_gpu(asked["process"], count=1)
-    _replay.REPEATS = 1  # the second of two equal calls is a replay
+    _replay.REPEATS = _replay.MOVES = 1  # the second of two calls is a replay, on whatever memory
     _count_replays()
     take_out([row["name"] for row in table() if row["kind"] == "engine"] if asked["rejected"] else ())
     with place() as (device, answers):
@@ -78,8 +78,8 @@ _replayed: list[None] = []  # one for each replay
 def _count_replays() -> None:
     launch = _call.replayed
 
-    def counted(*arguments: Any) -> bool:
-        done = launch(*arguments)
+    def counted(*arguments: Any, **keywords: Any) -> bool:
+        done = launch(*arguments, **keywords)
         if done:
             _replayed.append(None)
         return done

@@ -347,7 +347,7 @@ class _Graph:
 
     def __init__(self, call: Any) -> None:
         self.plan, self.recent, self.launches = call.selected.plan, False, 0
-        call.replays.update(dict.fromkeys(call.runs, self))
+        call.replays.update({key: self for key in call.runs if key[0] is not None})
 
     def launch(self) -> int:
         self.launches += 1

@@ -107,7 +107,7 @@ def test_a_recording_belongs_to_the_memory_of_its_call(
     real = torch.UntypedStorage
     monkeypatch.setattr(torch, "UntypedStorage", lambda n, **_: storage if n == BYTES else real(n))
     recorded: list[Any] = []
-    monkeypatch.setattr(_replay, "_record", lambda ctx, call, key, *_: recorded.append(key[-2:]) or 0)
+    monkeypatch.setattr(_replay._Run, "record", lambda _, key, *__: recorded.append(key[-2:]) or 0)
     with torch.no_grad(), testing.replay_after(1):
         for _ in range(5):
             ctt.conv(x, w)

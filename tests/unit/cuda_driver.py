@@ -25,6 +25,7 @@ import numpy as np
 LEGACY_DEFAULT = 1
 OWN_STREAM = 0xC0  # the address of the first stream that the package creates
 NAME = b"a device of the tests"
+ALIGNMENT = 256  # bytes of the addresses of allocations
 MULTIPROCESSORS, L2_SIZE, MAJOR, MINOR = 16, 38, 75, 76  # attributes of a device
 
 
@@ -60,6 +61,7 @@ FALLIBLE = {
         "cuMemcpy2DAsync",
         "cuGraphInstantiate",
         "cuGraphGetNodes",
+        "cuGraphExecKernelNodeSetParams",
         "cuStreamBeginCapture",
         "cuStreamEndCapture",
     ),
@@ -79,9 +81,40 @@ class Allocation:
     """Memory of one device; NaN in every float type until it is written."""
 
     def __init__(self, nbytes: int, device: int, stream: int) -> None:
-        self.memory = np.full(nbytes + 64, 0xFF, np.uint8)
-        self.handle = (self.memory.ctypes.data + 63) // 64 * 64
+        self.memory = np.full(nbytes + ALIGNMENT, 0xFF, np.uint8)
+        self.handle = -(-self.memory.ctypes.data // ALIGNMENT) * ALIGNMENT
         self.size, self.device, self.stream = nbytes, device, stream
+
+
+class KernelParams(ctypes.Structure):
+    """``CUDA_KERNEL_NODE_PARAMS_v2``."""
+
+    _fields_ = (
+        ("func", ctypes.c_void_p),
+        ("dims", ctypes.c_uint * 7),
+        *[(name, ctypes.c_void_p) for name in ("params", "extra", "kern", "ctx")],
+    )
+
+
+class Node:
+    """A node of a graph: a kernel with ``words`` as its parameters, which it gets when it is launched.
+
+    Work without parameters has a number of its own as one, as if it had read memory.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, work: Callable[..., object], words: list[int] | None = None) -> None:
+        self.work, self.words = work, words
+        self.own = next(self._numbers)
+        self.memory: Any = None  # of the parameters
+
+    @property
+    def parameters(self) -> list[int]:
+        return [self.own] if self.words is None else self.words
+
+    def __call__(self) -> None:
+        self.work() if self.words is None else self.work(self.words)
 
 
 class Capture:
@@ -93,7 +126,11 @@ class Capture:
         self.thread = threading.get_ident()
         self.valid = True
         self.joined_to: Capture | None = None  # the capture that must wait for this stream
-        self.graph: list[Callable[[], object]] = []
+        self.graph: list[Node] = []
+
+    def add(self, work: Callable[..., object], words: list[int] | None = None) -> None:
+        """Add a node; ``work`` takes the words if there are any."""
+        self.graph.append(Node(work, words))
 
     def launch(self) -> None:
         assert self.valid, "the capture was invalidated"
@@ -193,8 +230,9 @@ class Driver:
         self._events = itertools.count(0x1000, 0x10)
         self._streams = itertools.count(OWN_STREAM, 0x1000000)
         self.launches: list[tuple[int, int]] = []  # executable graphs and streams
-        self.graphs: dict[int, list[Callable[[], object]]] = {}
-        self.executables: dict[int, list[Callable[[], object]]] = {}
+        self.graphs: dict[int, list[int]] = {}  # the numbers of their nodes
+        self.nodes: dict[int, Node] = {}
+        self.executables: dict[int, dict[int, Node]] = {}  # copies of the nodes by their numbers
         self._graphs = itertools.count(0x6000)
         self._kept: list[Any] = []  # C functions
         self._thread = threading.local()
@@ -287,7 +325,7 @@ class Driver:
         """Do the work of a stream, or add it to the graph that is captured."""
         capture = self.capturing.get(stream)
         if capture is not None:
-            capture.graph.append(work)
+            capture.add(work)
         if capture is None or not capture.deferred:
             work()
 
@@ -397,13 +435,22 @@ class Driver:
             del self.capturing[place]
         if unjoined:
             return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-        self.graphs[number := next(self._graphs)] = capture.graph
+        nodes = {next(self._graphs): node for node in capture.graph}
+        self.nodes |= nodes
+        self.graphs[number := next(self._graphs)] = [*nodes]
         return number
 
     @call(unsafe=True)
     def cuGraphInstantiate(self, graph: int, flags: int) -> int:
-        self.executables[number := next(self._graphs)] = self.graphs[graph]
+        nodes = {number: self.nodes[number] for number in self.graphs[graph]}
+        copies = {number: Node(node.work, node.words and [*node.words]) for number, node in nodes.items()}
+        self.executables[number := next(self._graphs)] = copies
         return number
+
+    @call(results=0)
+    def cuGraphDestroy(self, graph: int) -> None:
+        for number in self.graphs.pop(graph):
+            del self.nodes[number]
 
     def launch(self, executable: int, stream: int) -> int:
         self.calls.append("cuGraphLaunch")
@@ -412,8 +459,34 @@ class Driver:
         if error := self._requested("cuGraphLaunch"):
             return int(error)
         self.launches.append((executable, stream))
-        for node in self.executables[executable]:
+        for node in self.executables[executable].values():
             node()
+        return 0
+
+    def _node_params(self, number: int, place: int) -> int:
+        node = self.nodes[number]
+        values = (ctypes.c_uint64 * len(node.parameters))(*node.parameters)
+        addresses = [ctypes.addressof(values) + 8 * at for at in range(len(values))]
+        node.memory = values, (ctypes.c_void_p * len(values))(*addresses)
+        params = KernelParams.from_address(place)
+        params.params = ctypes.addressof(node.memory[1])
+        params.func = len(values)  # all that `_param_info` has to know
+        return 0
+
+    def _param_info(self, function: int, index: int, offset: int, size: int) -> int:
+        if index >= function:
+            return int(CUresult.CUDA_ERROR_INVALID_VALUE)
+        ctypes.c_size_t.from_address(size).value = 8
+        return 0
+
+    def _set_node_params(self, executable: int, number: int, place: int) -> int:
+        self.calls.append("cuGraphExecKernelNodeSetParams")
+        if error := self._requested("cuGraphExecKernelNodeSetParams"):
+            return int(error)
+        assert number in self.nodes, "the graph of the node was destroyed"
+        params, node = KernelParams.from_address(place), self.executables[executable][number]
+        addresses = (ctypes.c_void_p * params.func).from_address(params.params)
+        node.words = [ctypes.c_uint64.from_address(one).value for one in addresses]
         return 0
 
     def _copy(self, *arguments: int) -> int:
@@ -455,6 +528,9 @@ class Driver:
         functions: dict[bytes, tuple[Callable[..., int], int]] = {
             b"cuCtxGetDevice": (self._device, 1),
             b"cuGraphLaunch": (self.launch, 2),
+            b"cuGraphKernelNodeGetParams": (self._node_params, 2),
+            b"cuFuncGetParamInfo": (self._param_info, 4),
+            b"cuGraphExecKernelNodeSetParams": (self._set_node_params, 3),
             b"cuStreamIsCapturing": (self._is_capturing, 2),
             b"cuMemcpyDtoDAsync": (self._copy, 4),
             b"cuPointerGetAttributes": (self._pointer_attributes, 4),
@@ -493,10 +569,9 @@ SHORT: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
     ),
     "cuGraphGetNodes": (
         {"results": 2},
-        lambda driver, graph, room: ([0] * room, len(driver.graphs[graph])),
+        lambda driver, graph, room: (driver.graphs[graph][:room], len(driver.graphs[graph])),
     ),
-    "cuGraphNodeGetType": ({}, lambda driver, node: node),
-    "cuGraphDestroy": ({"results": 0}, lambda driver, graph: driver.graphs.pop(graph)),
+    "cuGraphNodeGetType": ({}, lambda *_: 0),
     "cuGraphExecDestroy": (
         {"results": 0, "unsafe": True, "context": False},
         lambda driver, graph: driver.executables.pop(graph),
