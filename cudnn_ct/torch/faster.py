@@ -8,7 +8,7 @@ from math import inf
 
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
-from .kernels import settings
+from .kernels import choices
 
 __all__ = ["SLOWER", "TIMED", "Resting", "is_timed", "torch_is_faster"]
 
@@ -26,7 +26,7 @@ BETWEEN = 63  # calls of a group that are not examined, between two that are
 
 def is_timed(group: str, stream: Stream) -> bool:
     """Return whether calls of a group are chosen by time, with the settings of torch, on a stream."""
-    return settings()[-3:] == BY_TIME and group not in SEARCHED and not streams.is_capturing(stream)
+    return choices() == BY_TIME and group not in SEARCHED and not streams.is_capturing(stream)
 
 
 def torch_is_faster(ours: Callable[[], object], theirs: Callable[[], object], stream: Stream) -> bool:
@@ -63,7 +63,7 @@ class Resting:
     def has(self, group: str) -> bool:
         """Return whether a call of a group is left to torch without a look at it."""
         left = self._left.get(group)
-        if not left or settings()[-3:] != BY_TIME:
+        if not left or choices() != BY_TIME:
             return False
         self._left[group] = left - 1
         return True

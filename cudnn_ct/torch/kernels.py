@@ -27,6 +27,7 @@ __all__ = [
     "FINDERS",
     "KERNELS",
     "ROWS",
+    "choices",
     "fake_results",
     "filled",
     "on_cpu",
@@ -47,16 +48,17 @@ _benchmark = torch._C._get_cudnn_benchmark
 _deterministic = torch.are_deterministic_algorithms_enabled
 
 
-def _choices() -> tuple[bool, bool, bool]:
+def choices() -> tuple[bool, bool, bool]:
+    """Return the settings of torch that decide which algorithms may run."""
     return _cudnn_deterministic(), _deterministic(), _benchmark()
 
 
 def settings() -> tuple[bool, ...]:
     """Return the settings of torch that decide how operators compute."""
     try:
-        return _tf32_of_cudnn(), _tf32_of_products(), *_choices()
+        return _tf32_of_cudnn(), _tf32_of_products(), *choices()
     except RuntimeError:
-        return *map(_is_tf32, ("conv", "rnn", "matmul")), *_choices()
+        return *map(_is_tf32, ("conv", "rnn", "matmul")), *choices()
 
 
 def _is_tf32(operation: str) -> bool:
@@ -103,7 +105,7 @@ def options_of(name: str) -> Callable[[], tuple[bool, ...]]:
         try:
             return tf32(), _cudnn_deterministic(), _deterministic(), _benchmark()
         except RuntimeError:
-            return _is_tf32(operation), *_choices()
+            return _is_tf32(operation), *choices()
 
     return options
 

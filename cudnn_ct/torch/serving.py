@@ -233,7 +233,7 @@ def _served(
         settles, known = _settled.find(func, values, kwargs)
         if known is not None:
             if known.runs < TIMED:
-                _count(known, group, values, partial(func, *args, **kwargs))
+                _count(block, known, func, args, kwargs)
             if known.is_slower:
                 block.resting.add(group, report.served[group])
                 raise LeftToTorchError(SLOWER)
@@ -276,16 +276,27 @@ def _served(
     return (result,)
 
 
-def _count(known: Settled, group: str, values: Sequence[Any], theirs: Callable[[], object]) -> None:
-    """Count a call that is settled, and time it before the last run that is counted."""
+def _count(block: Block, known: Settled, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Count a call that is settled, and time it before the last run that is counted.
+
+    What a block does for a call is a part of its time.
+    """
     known.runs += 1
     if known.runs < TIMED:
         return
-    device = next(one.device for one in values if isinstance(one, torch.Tensor))
+    group, served = RULES[func][0], block.report.served
+    before = served[group]
+
+    def ours() -> Any:
+        found = _served(block, func, args, kwargs)
+        return found and found[0]
+
+    device = next(one.device for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
     stream = current_stream(device.index or 0)
     with suppress(Exception), torch._C.DisableTorchFunction():  # torch may lack memory; modes see no call
         if is_timed(group, stream):
-            known.is_slower = torch_is_faster(partial(known.repeat, values), theirs, stream)
+            known.is_slower = torch_is_faster(ours, partial(func, *args, **kwargs), stream)
+    served[group] = before
 
 
 def _first_line(error: Exception) -> str:
