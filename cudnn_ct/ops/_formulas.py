@@ -25,7 +25,7 @@ from ..shapes.specs import ALIGNMENT, TensorSpec, packed_strides
 from ._first_plan import first_plan
 
 DTYPES_OF_ENGINES = ("float16", "bfloat16", "float32")  # no engine computes float64
-LONGEST = 2**19  # elements of a row: the grids of engines are too large for 2**20
+LONGEST = 8 * 65_535  # elements of a row: blocks take 8, and a grid has no more blocks along that axis
 PIXEL = 4096  # elements of a row of an array that is reduced to one element
 ONE = (1, 1, 1, 1)
 

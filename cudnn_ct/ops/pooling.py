@@ -12,7 +12,10 @@ from ..context import Context
 from ..descriptors import PoolingDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
+from ..graph.offline import target_of
 from ..graph.operations import Graph, Tensor, node
+from ..legal.conditions import applying
+from ..legal.subjects import Pooling
 from ..plans.axes import images
 from ..plans.base import Plan, packed_of, tensors_of
 from ..plans.call import CallPlan
@@ -264,7 +267,9 @@ def pooling_by_graphs(problem: Problem, context: Context) -> Plan | None:
     place = Tensor(5, packed[1]._replace(dtype="int8"))
     factor = float(prod(window)) if mode == "sum" else 1.0
     if not gradients:
-        return first_plan(_scaled("resample_forward", {"xdesc": x}, "ydesc", y, factor, how), context)
+        plan = first_plan(_scaled("resample_forward", {"xdesc": x}, "ydesc", y, factor, how), context)
+        skips = largest and propagate_nan and _skips_nan(x.spec.dtype, context)
+        return _with_nan(plan, x, y, how, context) if skips else plan
     dy, dx = gradients
     given = {"dydesc": dy, "idxdesc": place} if largest else {"dydesc": dy}
     second = first_plan(_scaled("resample_backward", given, "dxdesc", dx, factor, how), context)
@@ -273,6 +278,46 @@ def pooling_by_graphs(problem: Problem, context: Context) -> Plan | None:
     again = Graph((node("resample_forward", xdesc=x, ydesc=y, idxdesc=place, **how),), (x, y, place))
     steps = [Step(first_plan(again, context), (0, 4, 5)), Step(second, (2, 5, 3))]
     return chained([packed[1], place.spec], steps)
+
+
+_SKIPS_NAN = "pool-nan-jit"  # a fact
+
+
+def _skips_nan(dtype: str, context: Context) -> bool:
+    """Return whether maxima of windows skip NaN."""
+    facts = applying("rewrite", ("resample", Pooling(dtype, "maxpool")), target_of(context))
+    return any(fact.name == _SKIPS_NAN for fact in facts)
+
+
+def _with_nan(plan: Plan, x: Tensor, y: Tensor, how: dict[str, Any], context: Context) -> Plan:
+    """Return a plan of maxima that skip NaN, and of what propagates it.
+
+    The average of magnitudes is NaN only if one of them is, and its tanh is finite: times 0 it is 0 or NaN.
+    """
+    math, one = {"math_prec": "float32"}, TensorSpec.packed((1,) * len(y.spec.shape))
+    average = how | {
+        "mode": _GRAPH_MODES["average_inc_pad"],
+        "padding_mode": "zero_pad",
+        "nan_propagation": None,
+    }
+    magnitudes, means, most = Tensor(3, x.spec), Tensor(4, y.spec), Tensor(5, y.spec)
+    bounded, nothing = (Tensor(uid, y.spec._replace(dtype="float32"), virtual=True) for uid in (6, 7))
+    zero = Tensor(8, one, value=0.0)
+    graphs = (
+        Graph((node("pointwise", mode="abs", xdesc=x, ydesc=magnitudes, **math),), (x, magnitudes)),
+        Graph((node("resample_forward", xdesc=magnitudes, ydesc=means, **average),), (magnitudes, means)),
+        Graph(
+            (
+                node("pointwise", mode="tanh_fwd", xdesc=means, ydesc=bounded, **math),
+                node("pointwise", mode="mul", xdesc=bounded, bdesc=zero, ydesc=nothing, **math),
+                node("pointwise", mode="add", xdesc=nothing, bdesc=most, ydesc=y, **math),
+            ),
+            (means, most, y),
+        ),
+    )
+    places = ((0, 2), (2, 3), (3, 4, 1))  # of x, y and the tensors between
+    steps = [Step(plan, (0, 4)), *map(Step, [first_plan(one, context) for one in graphs], places)]
+    return chained([magnitudes.spec, means.spec, most.spec], steps, about="{}, then NaN", main=plan)
 
 
 def _scaled(

@@ -224,7 +224,8 @@ class MoreNodes:
                 values.append((x[(*place[:2], *at)] if inside else None, number))
             real = [(value, -number) for value, number in values if value is not None]
             if mode == "MAXPOOL":
-                result[place], negative = max(real)
+                # The engines of the JIT wheel skip NaN, whatever they are asked for.
+                result[place], negative = max([one for one in real if one[0] == one[0]] or real)
                 indices[place] = -negative
             else:
                 count = len(real) if mode == "AVGPOOL_EXCLUDE_PADDING" else len(values)

@@ -19,6 +19,7 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.stored import choice_key
 from cudnn_ct.legal import rules
+from cudnn_ct.ops import pooling
 from cudnn_ct.ops.conv import training
 from tests.jit_cases import BY_GRAPHS, OTHERS, failures
 from tests.strategies import lay_out, own, shifted
@@ -323,3 +324,20 @@ def test_selftest_skips_what_needs_another_library(jit: FakeCudnn) -> None:
     assert {row.verdict for row in rows} == {"ok", "skipped"}
     needs = "which the JIT wheel lacks (3009)"
     assert not [row for row in rows if row.verdict == "skipped" and needs not in row.detail]
+
+
+@pytest.mark.parametrize("propagate", [True, False])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_maxima_of_windows_propagate_nan(
+    jit: FakeCudnn, dtype: str, propagate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooling, "_skips_nan", lambda *_: True)  # as in 9.27, newer than the fake
+    x = random(2, 8, 6, 6).astype(dtype)
+    x[0, 1, 2, 3], x[1, 2, 0, 0], x[1, 3, 5, 5], x[1, 4] = np.nan, np.inf, -np.inf, -np.inf
+    x[1, 5, 1, 1], x[1, 5, 1, 2] = np.inf, -np.inf
+    y = ct.pool(ct.asarray(x, layout="nhwc"), window=3, stride=2, padding=1, propagate_nan=propagate)
+    wanted = ct.reference.pool(x, window=3, stride=2, padding=1, propagate_nan=propagate)
+    np.testing.assert_array_equal(y.numpy(), wanted)
+    described = ct.last_plan()
+    assert described is not None
+    assert ("then NaN" in described.describe()) == propagate

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import _lib
 from cudnn_ct import context as contexts
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import DTYPES
@@ -182,7 +183,10 @@ def test_each_kind_of_graph_runs(name: str) -> None:
                 if not error <= _tolerance(graph):
                     wrong.append((engine, tensor, f"off by {error:.2g} of the largest"))
     assert not wrong, wrong
-    assert any(not isinstance(results, CudnnError) for results in found.values()), found
+    rejected = [one for one in found.values() if isinstance(one, CudnnError)]
+    if len(rejected) == len(found) and _lib.load().kind != "full":
+        pytest.skip(f"this set of libraries has no engine that runs it: {rejected[:1]}")
+    assert len(rejected) < len(found), found
 
 
 def _tolerance(graph: Graph) -> float:

