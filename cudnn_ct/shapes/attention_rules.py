@@ -14,7 +14,7 @@ from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE, AttentionProblem, Band, attention_band
 from .checks import Outs, Specs, batch_hint, expect_dtype, expect_shape, heads_hint, result_spec
 from .epilogue import FLOAT8
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_bool, as_float
 from .specs import Shape, TensorSpec, strides_in_order
 
@@ -269,8 +269,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 LONGEST = 2**24  # places are compared in float32
 
 
-@titled("clearing of padding")
-@writes("y")
+@problem_class("clearing of padding", "y")
 class PaddingProblem(NamedTuple):
     """y is x with zeros behind the lengths."""
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple
 
 from .causal_conv import causal_gradient_dtype
 from .checks import FLOATS, Outs, Specs, batch_hint, one_dtype, result_spec
-from .layer import titled, writes
+from .layer import problem_class
 from .specs import Shape, T, TensorSpec, check_shape
 
 MIN_WIDTH, MAX_PROJECTION, MAX_MIXER = 2, 32, 256  # widths of windows that cuDNN has kernels for
@@ -33,8 +33,7 @@ class B2BCausalConvGradients(NamedTuple, Generic[T]):
     dskip_bias: T
 
 
-@titled("two causal convolutions with gates")
-@writes("y", "mixed")
+@problem_class("two causal convolutions with gates", "y mixed")
 class B2BCausalConvProblem(NamedTuple):
     """Two causal convolutions with gates."""
 
@@ -46,8 +45,7 @@ class B2BCausalConvProblem(NamedTuple):
     mixed: TensorSpec
 
 
-@titled("gradient of two causal convolutions with gates")
-@writes("dx", "dw_proj", "dw_mixer", "dskip_bias")
+@problem_class("gradient of two causal convolutions with gates", "dx dw_proj dw_mixer dskip_bias")
 class B2BCausalConvGradientProblem(NamedTuple):
     """The gradients of two causal convolutions with gates."""
 

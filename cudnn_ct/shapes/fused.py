@@ -17,7 +17,7 @@ from .epilogue import (
     float8_result_dtype,
     scales_of,
 )
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_choice, as_float, as_int
 from .specs import Shape, T, TensorSpec
 
@@ -138,8 +138,7 @@ class ConvParameters(NamedTuple):
         return ConvProblem(direction, x, w, y, *self, aligned=aligned)
 
 
-@titled("convolution with scale and bias")
-@writes("y")
+@problem_class("convolution with scale and bias", "y")
 class ScaledConv(NamedTuple):
     """``y = act(conv(x, w) * scale + bias + z)``."""
 
@@ -202,8 +201,7 @@ class ScaledConvResult(NamedTuple, Generic[T]):
     amax: T | None
 
 
-@titled("convolution of float8")
-@writes("y", "amax")
+@problem_class("convolution of float8", "y amax")
 class Float8Conv(NamedTuple):
     """``y = scale * act(descale_x * descale_w * conv(x, w) + bias)``."""
 

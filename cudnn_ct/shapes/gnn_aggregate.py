@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import Outs, Specs, one_dtype, result_spec
 from .gnn_graph import FEATURES, check_rows, graph_sizes
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_choice
 from .specs import Shape, T, TensorSpec, check_shape
 
@@ -32,8 +32,7 @@ class GraphAggregateGradients(NamedTuple, Generic[T]):
     dconcat: T | None
 
 
-@titled("aggregation of neighbours")
-@writes("y", "positions")
+@problem_class("aggregation of neighbours", "y positions")
 class GraphAggregateProblem(NamedTuple):
     """An aggregation; features that are not given are None."""
 
@@ -48,8 +47,7 @@ class GraphAggregateProblem(NamedTuple):
     op: GraphReduction
 
 
-@titled("gradient of an aggregation of neighbours")
-@writes("dx", "dedges", "dconcat")
+@problem_class("gradient of an aggregation of neighbours", "dx dedges dconcat")
 class GraphAggregateGradientProblem(NamedTuple):
     """The gradients of an aggregation; those of features that are not given have no columns."""
 

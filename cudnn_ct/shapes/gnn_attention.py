@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import Outs, Specs, one_dtype, result_spec
 from .gnn_graph import FEATURES, check_rows, graph_sizes
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_bool, as_choice, as_float
 from .specs import Shape, T, TensorSpec
 
@@ -53,8 +53,7 @@ class GraphAttention(NamedTuple):
     coefficient: float
 
 
-@titled("attention of a graph")
-@writes("y", "scores", "activated")
+@problem_class("attention of a graph", "y scores activated")
 class GraphAttentionProblem(NamedTuple):
     """An attention; operands that are not given are None."""
 
@@ -72,8 +71,7 @@ class GraphAttentionProblem(NamedTuple):
     params: GraphAttention
 
 
-@titled("gradient of an attention of a graph")
-@writes("dx", "dtarget", "dw", "dedges")
+@problem_class("gradient of an attention of a graph", "dx dtarget dw dedges")
 class GraphAttentionGradientProblem(NamedTuple):
     """The gradients of an attention; operands that are not given are None."""
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape
-from .layer import titled, writes
+from .layer import problem_class
 from .norm import check_epsilon, norm_parameter_dtype
 from .parse import as_int
 from .specs import Shape, TensorSpec
 
 
-@titled("group normalisation")
-@writes("y", "mean", "invstd")
+@problem_class("group normalisation", "y mean invstd")
 class GroupNorm(NamedTuple):
     """A group normalisation, with the statistics of each group of each image."""
 
@@ -26,8 +25,7 @@ class GroupNorm(NamedTuple):
     epsilon: float
 
 
-@titled("gradient of group normalisation")
-@writes("dx", "dscale", "dbias")
+@problem_class("gradient of group normalisation", "dx dscale dbias")
 class GroupNormGradient(NamedTuple):
     """The gradients of a group normalisation; statistics that are None are computed again."""
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape, swap_hint
 from .epilogue import check_dtype
-from .layer import titled, writes
+from .layer import problem_class
 from .norm import check_epsilon
 from .specs import Shape, T, TensorSpec
 
@@ -88,8 +88,7 @@ class RowNormShape(NamedTuple):
         return array.reshape(self.samples, self.rows, 1)
 
 
-@titled(lambda self: _NAMES[self.mode], "mode")
-@writes("y", "mean", "invstd")
+@problem_class(lambda self: _NAMES[self.mode], "y mean invstd", "mode")
 class RowNorm(NamedTuple):
     """A normalisation of rows; ``mean`` and ``invstd`` are None if they are not written."""
 
@@ -109,8 +108,7 @@ class RowNorm(NamedTuple):
         return row_norm_shape(self.mode, self.x.shape, self.scale.shape)
 
 
-@titled(lambda self: f"gradient of {_NAMES[self.mode]}", "mode")
-@writes("dx", "dscale", "dbias")
+@problem_class(lambda self: f"gradient of {_NAMES[self.mode]}", "dx dscale dbias", "mode")
 class RowNormGradient(NamedTuple):
     """The gradient of a normalisation of rows."""
 

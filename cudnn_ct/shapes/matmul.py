@@ -20,7 +20,7 @@ from .epilogue import (
     float8_result_dtype,
     scales_of,
 )
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_float
 from .specs import Shape, T, TensorSpec
 
@@ -42,8 +42,7 @@ class MatmulGradients(NamedTuple, Generic[T]):
     dbias: T | None
 
 
-@titled("matrix product")
-@writes("y", "amax")
+@problem_class("matrix product", "y amax")
 class MatmulProblem(NamedTuple):
     """``y = act(alpha * (a @ b) + bias + residual)``, with the scales of quantised operands."""
 

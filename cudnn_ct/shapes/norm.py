@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
 from .checks import Outs, Specs, image_hint, one_dtype, result_spec, same_shape, swap_hint
-from .layer import results_of, titled, writes
+from .layer import problem_class, results_of
 from .parse import as_choice, as_float
 from .specs import Shape, T, TensorSpec, check_shape
 
@@ -145,8 +145,7 @@ def norm_activation(activation: Any) -> str | None:
     return None if activation is None else as_choice(activation, NORM_ACTIVATIONS, "activation")
 
 
-@titled(lambda self: f"{_kind(self.mode)} in training")
-@writes("y", "mean", "invstd", "running_mean", "running_var")
+@problem_class(lambda self: f"{_kind(self.mode)} in training", "y mean invstd running_mean running_var")
 class NormTraining(NamedTuple):
     """A training step. ``scaled`` is True unless alpha is 1 and beta 0; fused plans reject it."""
 
@@ -171,8 +170,7 @@ class NormTraining(NamedTuple):
         return len(results_of(self)) - 3
 
 
-@titled("batch normalisation in inference")
-@writes("y")
+@problem_class("batch normalisation in inference", "y")
 class NormInference(NamedTuple):
     """An inference step with given statistics."""
 
@@ -186,8 +184,7 @@ class NormInference(NamedTuple):
     epsilon: float
 
 
-@titled(lambda self: f"gradient of {_kind(self.mode)}")
-@writes("dx", "dscale", "dbias", "dz")
+@problem_class(lambda self: f"gradient of {_kind(self.mode)}", "dx dscale dbias dz")
 class NormGradient(NamedTuple):
     """The gradient of a training step."""
 

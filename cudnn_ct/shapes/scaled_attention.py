@@ -11,7 +11,7 @@ from .attention import AttentionCore, attention_band
 from .attention_rules import attention_scale, check_head_count, check_head_size, given_or, like_axes
 from .checks import Outs, Specs, expect_shape
 from .epilogue import FLOAT8, WITHOUT_AMAX, check_dtype, scales_of
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_bool
 from .specs import T, TensorSpec
 
@@ -42,8 +42,7 @@ class ScaledAttentionResult(NamedTuple, Generic[T]):
     amax: T | None
 
 
-@titled("attention of float8")
-@writes("y", "stats", "amax")
+@problem_class("attention of float8", "y stats amax")
 class ScaledAttentionProblem(NamedTuple):
     """Attention of float8 operands, in the order of a run's pointers; those that a call lacks are None."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple
 
 from .checks import Outs, Specs, batch_hint, one_dtype, result_spec, swap_hint
-from .layer import LayerProblem, titled, writes
+from .layer import LayerProblem, problem_class
 from .parse import as_float
 from .specs import INT_MAX, Shape, T, TensorSpec, check_shape
 
@@ -88,8 +88,7 @@ def grid_problem(specs: Specs, outs: Outs, shape: Any = None) -> LayerProblem[No
     return LayerProblem.of("affine grid", None, specs, result_spec(result, operand, out=out))
 
 
-@titled(lambda self: "gradients of sampling" if self.dx else "sampling")
-@writes("y", "dx", "dgrid")
+@problem_class(lambda self: "gradients of sampling" if self.dx else "sampling", "y dx dgrid")
 class SampleProblem(NamedTuple):
     """Images sampled at the coordinates of a grid, or the gradients if ``dx`` and ``dgrid`` are set."""
 

@@ -9,7 +9,7 @@ from .checks import Outs, Specs, cast_hint, result_spec
 from .conv import ConvProblem
 from .epilogue import check_dtype
 from .fused import ConvParameters
-from .layer import titled, writes
+from .layer import problem_class
 from .norm import check_epsilon
 from .parse import as_float, as_int
 from .specs import T, TensorSpec
@@ -59,8 +59,7 @@ class ConvBatchNormGradients(NamedTuple, Generic[T]):
 # --- problems ----------------------------------------------------------------------------------------------
 
 
-@titled("convolution with statistics", "unproven")
-@writes("y", "sums", "square_sums")
+@problem_class("convolution with statistics", "y sums square_sums", "unproven")
 class StatisticsProblem(NamedTuple):
     """``y = conv(relu(x * scale + bias), w)`` and its sums; without scale and bias, that of x itself."""
 
@@ -81,8 +80,9 @@ class StatisticsProblem(NamedTuple):
         return self.parameters.conv("forward", self.x, self.w, self.y, self.aligned)
 
 
-@titled("statistics of a batch normalisation", "unproven")
-@writes("eq_scale", "eq_bias", "mean", "invstd", "next_mean", "next_var")
+@problem_class(
+    "statistics of a batch normalisation", "eq_scale eq_bias mean invstd next_mean next_var", "unproven"
+)
 class BatchNormFinalize(NamedTuple):
     """The statistics of a batch of ``elements`` elements for each channel, from their sums."""
 
@@ -105,8 +105,11 @@ class BatchNormFinalize(NamedTuple):
     unproven: Any = True
 
 
-@titled("gradient of a convolution's data, a relu and a batch normalisation", "unproven")
-@writes("dz", "dscale", "dbias", "eq_dz_scale", "eq_x_scale", "eq_bias")
+@problem_class(
+    "gradient of a convolution's data, a relu and a batch normalisation",
+    "dz dscale dbias eq_dz_scale eq_x_scale eq_bias",
+    "unproven",
+)
 class DataGradient(NamedTuple):
     """The gradient of ``conv(relu(norm(x)), w)`` for norm(x), and the gradients of the normalisation."""
 
@@ -133,8 +136,7 @@ class DataGradient(NamedTuple):
         return self.parameters.conv("backward_data", self.dz, self.w, self.dy, self.aligned)
 
 
-@titled("gradient of a convolution's filter with scale, bias and relu of the data", "unproven")
-@writes("dw")
+@problem_class("gradient of a convolution's filter with scale, bias and relu of the data", "dw", "unproven")
 class FilterGradient(NamedTuple):
     """The gradient of ``conv(relu(x * scale + bias), w)`` with respect to w."""
 
