@@ -16,7 +16,7 @@ from ..shapes.scaled_attention import (
     scaled_attention_problem,
     scaled_attention_slots,
 )
-from ._cast import Array, Float64, Outs, deliver, given_out, packed_spec, present, required, wide
+from ._cast import Array, Float64, Outs, deliver, present, required, specs_of, specs_of_outs, wide
 
 _LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
 
@@ -44,9 +44,8 @@ def scaled_attention(
     scales = (descale_q, descale_k, descale_v, descale_s, scale_s, scale_o)
     arrays = required(q=q, k=k, v=v) | present(**dict(zip(SCALES, scales, strict=True)))
     slots = scaled_attention_slots(out, return_stats, amax)
-    outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
-    specs = {name: packed_spec(array) for name, array in arrays.items()}
-    problem = scaled_attention_problem(specs, outs, return_stats, amax, scale, causal, out_dtype)
+    parameters = return_stats, amax, scale, causal, out_dtype
+    problem = scaled_attention_problem(specs_of(arrays), specs_of_outs(slots), *parameters)
     values, stats = _computed(problem, arrays)
     largest = np.full(1, np.abs(values).max(initial=0))
     factor = _factors(problem, arrays)["scale_o"]
