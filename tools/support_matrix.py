@@ -125,7 +125,7 @@ def _kinds() -> Iterator[tuple[str, Any]]:
 
 
 def _supported(requests: list[Any], gpus: tuple[str, ...]) -> dict[str, list[bool]]:
-    from cudnn_ct.cli.supports import supported
+    from cudnn_ct.cli.program import supported
     from cudnn_ct.graph.recording import RecordedPlans
 
     recorded = RecordedPlans()

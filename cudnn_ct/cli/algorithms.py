@@ -63,7 +63,7 @@ COLUMNS: tuple[Column, ...] = (
 @gpu_option("Plan without a GPU, for one that is described.")
 @click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
 @json_option
-def command(
+def algorithms_command(
     convolution: Convolution,
     no_timing: bool,
     top: int | None,

@@ -24,7 +24,7 @@ STDOUT = "-"
     metavar="[FILE]",
     help="Write cuDNN's description of the GPU to FILE, or to stdout.",
 )
-def command(export: str | None) -> None:
+def device_command(export: str | None) -> None:
     """Name this GPU, or export its description to plan for it on other machines.
 
     `compile`, `supports` and `algorithms` read the description with --gpu. cuDNN writes
