@@ -59,8 +59,6 @@ from .norm import group_norm as group_norm
 from .norm import group_norm_backward as group_norm_backward
 from .norm import instance_norm as instance_norm
 from .norm import instance_norm_backward as instance_norm_backward
-from .reduction import reduce as reduce
-from .reduction import reduce_with_indices as reduce_with_indices
 from .scaled_attention import scaled_attention as scaled_attention
 from .spatial import affine_grid as affine_grid
 from .spatial import affine_grid_backward as affine_grid_backward
@@ -71,6 +69,8 @@ from .spatial import spatial_transformer_backward as spatial_transformer_backwar
 from .tensor import add as add
 from .tensor import fill as fill
 from .tensor import op_tensor as op_tensor
+from .tensor import reduce as reduce
+from .tensor import reduce_with_indices as reduce_with_indices
 from .tensor import scale as scale
 from .tensor import transform as transform
 

@@ -14,7 +14,7 @@ from ._cast import Float64, summed_to
 from .attention import attention, attention_backward
 from .conv import Windows, conv, conv_backward_data, conv_backward_filter, divisor
 from .layers import pointwise
-from .reduction import joined, reduced
+from .tensor import joined, reduced
 
 Operands = dict[str, Float64]
 Results = dict[str, Any]
