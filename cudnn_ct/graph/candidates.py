@@ -14,8 +14,20 @@ from .offline import Planner, ShapesOnly, compute_capability
 from .operations import Graph, why_static
 from .plan import GraphPlan, place_scratch
 from .recording import PlanRequest
-from .rules import EngineRules as EngineRules
+from .rules import EngineRules
 from .stored import CompiledPlan, graph_plan
+
+__all__ = [
+    "NO_DYNAMIC_ENGINE",
+    "NO_ENGINE",
+    "EngineRules",
+    "engine_by_name",
+    "engine_candidates",
+    "engine_of_other_sizes",
+    "engine_plan",
+    "first_dynamic_engine",
+    "no_engine",
+]
 
 NO_ENGINE = "all engines"  # the name of the row that stands for engines if none exists
 NO_DYNAMIC_ENGINE = "engines for dynamic shapes"  # the same for those of a dynamic graph

@@ -18,6 +18,17 @@ from ..errors import LibraryNotFoundError
 from ..facts import Target
 from .backend import BackendDescriptor
 
+__all__ = [
+    "Planner",
+    "ShapesOnly",
+    "compute_capability",
+    "describe_device",
+    "gpu_name",
+    "name_of_description",
+    "target",
+    "target_of",
+]
+
 # cuDNN 9.27 rejects a description without these keys, which 9.19 does not write. The values were set by hand,
 # not read from a device.
 _LATER_KEYS = {"smCountOrigin": 0, "oversizedSharedMemoryPerBlock": 0, "memoryBusWidth": 6144}

@@ -35,10 +35,6 @@ def evaluate(one: GraphNode, operands: Operands, problem: GraphProblem) -> Resul
 # --- products and sums -------------------------------------------------------------------------------------
 
 
-def _matmul(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
-    return {"c": np.matmul(given["a"], given["b"])}
-
-
 def _reduction(given: Operands, p: dict[str, Any]) -> Results:
     x, shape = given["x"], p["shapes"]["y"]
     axes = tuple(axis for axis, length in enumerate(shape) if length == 1)
@@ -203,21 +199,9 @@ def bn_backward_weights(given: Operands, p: dict[str, Any]) -> Results:  # noqa:
 # --- moving elements ---------------------------------------------------------------------------------------
 
 
-def _reshape(given: Operands, p: dict[str, Any]) -> Results:
-    return {"y": given["x"].reshape(p["shapes"]["y"])}
-
-
-def _transpose(given: Operands, p: dict[str, Any]) -> Results:
-    return {"y": given["x"].transpose(p["permutation"])}
-
-
 def _slice(given: Operands, p: dict[str, Any]) -> Results:
     bounds = zip(p["start_indices"], p["limit_indices"], p["strides"], strict=True)
     return {"y": given["x"][tuple(slice(*bound) for bound in bounds)]}
-
-
-def _concat(given: Operands, p: dict[str, Any]) -> Results:
-    return {"y": np.concatenate(list(given.values()), p["axis"])}
 
 
 def _paged(given: Operands, p: dict[str, Any]) -> Results:
@@ -306,7 +290,7 @@ def _rope(given: Operands, p: dict[str, Any], sign: int = 1) -> Results:
 # --- all kinds ---------------------------------------------------------------------------------------------
 
 _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
-    "matmul": _matmul,
+    "matmul": lambda given, _: {"c": np.matmul(given["a"], given["b"])},
     "reduction": _reduction,
     "conv_forward": _conv,
     "conv_backward_data": _conv_data,
@@ -319,10 +303,10 @@ _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
     "gen_stats": _gen_stats,
     "bn_finalize": bn_finalize,
     "bn_backward_weights": bn_backward_weights,
-    "reshape": _reshape,
-    "transpose": _transpose,
+    "reshape": lambda given, p: {"y": given["x"].reshape(p["shapes"]["y"])},
+    "transpose": lambda given, p: {"y": given["x"].transpose(p["permutation"])},
     "slice": _slice,
-    "concat": _concat,
+    "concat": lambda given, p: {"y": np.concatenate(list(given.values()), p["axis"])},
     "paged_cache_load": _paged,
     "block_scale_dequantize": _dequantize,
     "sdpa": _sdpa,

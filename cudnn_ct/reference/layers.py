@@ -246,16 +246,6 @@ def _softplus(x: Any, p: dict[str, Any]) -> Any:
     return np.logaddexp(0, beta * x) / beta
 
 
-def _swish_slope(x: Any, p: dict[str, Any]) -> Any:
-    beta = p.get("swish_beta", 1.0)
-    s = sigmoid(beta * x)
-    return s + beta * x * s * (1 - s)
-
-
-def _elu_slope(x: Any, p: dict[str, Any]) -> Any:
-    return np.where(x > 0, 1.0, p.get("elu_alpha", 1.0) * np.exp(np.minimum(x, 0)))
-
-
 def _gelu_slope(x: Any, _: dict[str, Any]) -> Any:
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     return (1 + erf(x / math.sqrt(2))) / 2 + x * density
@@ -313,9 +303,9 @@ SLOPES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "relu_bwd": _relu_slope,
     "tanh_bwd": _plain(lambda x: 1 - np.tanh(x) ** 2),
     "sigmoid_bwd": _plain(lambda x: sigmoid(x) * (1 - sigmoid(x))),
-    "elu_bwd": _elu_slope,
+    "elu_bwd": lambda x, p: np.where(x > 0, 1.0, p.get("elu_alpha", 1.0) * np.exp(np.minimum(x, 0))),
     "gelu_bwd": _gelu_slope,
     "gelu_approx_tanh_bwd": _approximate_slope,
     "softplus_bwd": lambda x, p: sigmoid(p.get("softplus_beta", 1.0) * x),
-    "swish_bwd": _swish_slope,
+    "swish_bwd": lambda x, p: _SLOPES["swish"](x, x, p.get("swish_beta", 1.0)),
 }
