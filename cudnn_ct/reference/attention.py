@@ -9,16 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..shapes import attention_rules as rules
 from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
-from ..shapes.attention_rules import (
-    attention_gradient_problem,
-    attention_problem,
-    longest_sequence,
-    packed_lengths,
-    padding_problem,
-    sequence_lengths,
-    sequence_offsets,
-)
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
@@ -53,7 +45,7 @@ def attention(
     operands = required(q=q, k=k, v=v) | present(bias=bias, page_table=page_table)
     batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
     arguments = (scale, causal, window, dropout, batch.longest)
-    problem = attention_problem(batch.specs, (None, None), return_stats, *arguments)
+    problem = rules.attention_problem(batch.specs, (None, None), return_stats, *arguments)
     batch.check_kept(problem)
     y = np.zeros((*batch.arrays["q"].shape[:-1], batch.arrays["v"].shape[-1]))
     stats = np.full(y.shape[:-1], -np.inf)
@@ -95,7 +87,7 @@ def attention_backward(
     batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
     batch.specs["stats"] = packed_spec(saved)
     arguments = (scale, causal, window, dropout, batch.longest)
-    problem = attention_gradient_problem(batch.specs, (None,) * 4, dbias, *arguments)
+    problem = rules.attention_gradient_problem(batch.specs, (None,) * 4, dbias, *arguments)
     batch.check_kept(problem)
     arrays, sums = batch.arrays, wide(saved)
     dq, dk, dv = (np.zeros(arrays[name].shape) for name in "qkv")
@@ -128,8 +120,8 @@ def clear_padding(x: ArrayLike, lengths: ArrayLike, *, out: Array | None = None)
     dtype, (rows,) = as_operands("clear_padding", x=x)
     specs = {"x": TensorSpec.packed(rows.shape, "float32")}
     specs["lengths"] = TensorSpec.packed(np.shape(lengths), "int32")
-    padding_problem(specs, (None,))
-    kept = sequence_lengths(lengths, rows.shape[2], "lengths")
+    rules.padding_problem(specs, (None,))
+    kept = rules.sequence_lengths(lengths, rows.shape[2], "lengths")
     inside = np.arange(rows.shape[2]) < np.asarray(kept, int).reshape(-1, 1)
     return deliver(np.where(inside[:, None, :, None], rows, 0.0), dtype, 1, 0, out)
 
@@ -202,7 +194,7 @@ class _Batch:
     def _pack(self, offsets: tuple[Any, Any]) -> None:
         tokens = {"offsets_q": self.arrays["q"].shape[0], "offsets_kv": self.arrays["k"].shape[0]}
         numbers = [
-            sequence_offsets(given, count, name)
+            rules.sequence_offsets(given, count, name)
             for given, (name, count) in zip(offsets, tokens.items(), strict=True)
         ]
         if len(numbers[0]) != len(numbers[1]):
@@ -210,10 +202,10 @@ class _Batch:
         self.offsets = numbers
         room = [[b - a for a, b in pairwise(starts)] for starts in numbers]
         self.packed = [
-            room[place] if given is None else packed_lengths(given, numbers[place], _LENGTHS[place])
+            room[place] if given is None else rules.packed_lengths(given, numbers[place], _LENGTHS[place])
             for place, given in enumerate(self._lengths)
         ]
-        self.longest = longest_sequence(self.packed[0]), longest_sequence(self.packed[1])
+        self.longest = rules.longest_sequence(self.packed[0]), rules.longest_sequence(self.packed[1])
         starts = TensorSpec.packed((len(numbers[0]),), "int32")
         self.specs |= {f"starts_{name}": starts for name in ("q", "k", "v", "y", "stats")}
         count = TensorSpec.packed((len(numbers[0]) - 1,), "int32")
@@ -243,7 +235,9 @@ class _Batch:
         queries, keys = self.arrays["q"].shape[2], self.arrays["k"].shape[2]
         keys *= 1 if self.table is None else self.table.shape[1]
         lengths = [
-            [longest] * len(self.arrays["q"]) if given is None else sequence_lengths(given, longest, name)
+            [longest] * len(self.arrays["q"])
+            if given is None
+            else rules.sequence_lengths(given, longest, name)
             for given, longest, name in zip(self._lengths, (queries, keys), _LENGTHS, strict=True)
         ]
         for place, (rows, columns) in enumerate(zip(*lengths, strict=True)):

@@ -9,28 +9,16 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
+from ..shapes import matmul as products
+from ..shapes import training_fusions as fusions
 from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
 from ..shapes.epilogue import WITHOUT_AMAX
 from ..shapes.fused import Float8Conv, ScaledConvResult, float8_conv_problem, scaled_conv_problem
 from ..shapes.layer import results_of
-from ..shapes.matmul import (
-    WITHOUT_DBIAS,
-    MatmulGradients,
-    MatmulProblem,
-    ScaledMatmulResult,
-    check_gradient,
-    matmul_problem,
-    scaled_matmul_problem,
-)
+from ..shapes.matmul import MatmulGradients, MatmulProblem, ScaledMatmulResult
 from ..shapes.parse import as_float
-from ..shapes.training_fusions import (
-    BatchNormFinalizeResult,
-    ConvBatchNormGradients,
-    ConvStatisticsResult,
-    finalize_problem,
-    statistics_problem,
-)
+from ..shapes.training_fusions import BatchNormFinalizeResult, ConvBatchNormGradients, ConvStatisticsResult
 from ..shapes.training_fusions import data_gradient as check_data_gradient
 from ..shapes.training_fusions import filter_gradient as check_filter_gradient
 from ..typing import FusedActivation, MatmulActivation, Padding, PerAxis, Shape
@@ -70,7 +58,7 @@ def matmul(
     """Compute ``act(alpha * (a @ b) + bias + residual)``. See :func:`cudnn_ct.matmul`."""
     arrays = required(a=a, b=b) | present(bias=bias, residual=residual, b_scale=b_scale)
     outs = specs_of_outs((out,))
-    problem = matmul_problem(specs_of(arrays), outs, activation, alpha, None, out_dtype)
+    problem = products.matmul_problem(specs_of(arrays), outs, activation, alpha, None, out_dtype)
     values = _product(problem, arrays)
     return deliver(values, as_dtype(problem.y.dtype).numpy, 1, 0, out)
 
@@ -92,8 +80,8 @@ def scaled_matmul(
     """Compute a product of float8 matrices with scales. See :func:`cudnn_ct.scaled_matmul`."""
     factors = {"descale_a": descale_a, "descale_b": descale_b, "scale": scale}
     arrays = required(a=a, b=b) | present(bias=bias, residual=residual, **factors)
-    outs = specs_of_outs(result_slots(out, ScaledMatmulResult._fields, absent="" if amax else WITHOUT_AMAX))
-    problem = scaled_matmul_problem(specs_of(arrays), outs, activation, out_dtype)
+    outs = specs_of_outs(result_slots(out, ("y", "amax"), absent="" if amax else WITHOUT_AMAX))
+    problem = products.scaled_matmul_problem(specs_of(arrays), outs, activation, out_dtype)
     values = _product(problem, arrays)
     return _deliver_with_amax(ScaledMatmulResult[Array], values, problem, arrays.get("scale"), out)
 
@@ -123,7 +111,7 @@ def matmul_backward(
     """Compute ``alpha * dy @ b.T`` and ``alpha * a.T @ dy``. See :func:`cudnn_ct.matmul_backward`."""
     arrays = required(dy=dy, a=a, b=b)
     dtype, alpha = arrays["a"].dtype, as_float(alpha, "alpha")
-    check_gradient(specs_of(arrays), bias_gradient)
+    products.check_gradient(specs_of(arrays), bias_gradient)
     left, right, gradient = (wide(arrays[name]) for name in ("a", "b", "dy"))
     if right.ndim == 1:
         right, gradient = right[:, None], gradient[..., None]
@@ -134,7 +122,7 @@ def matmul_backward(
     results = [(da, dtype), (db, dtype)]
     if bias_gradient:
         results.append((wide(arrays["dy"]).reshape(-1, arrays["dy"].shape[-1]).sum(0), dtype))
-    absent = "" if bias_gradient else WITHOUT_DBIAS
+    absent = "" if bias_gradient else products.WITHOUT_DBIAS
     return deliver_each(MatmulGradients[Array], results, 1, 0, out, absent=absent)
 
 
@@ -241,7 +229,7 @@ def conv_batch_norm_statistics(
     arrays = required(x=x, w=w) | present(scale=scale, bias=bias)
     specs = specs_of(arrays)
     conv = conv_problem("forward", specs["x"], specs["w"], **geometry_of(padding, stride, dilation))
-    statistics_problem(conv, specs, (None,) * 3)
+    fusions.statistics_problem(conv, specs, (None,) * 3)
     y = convolved(conv, wide(arrays["x"]) if scale is None else _scaled_relu(arrays), wide(arrays["w"]))
     axes, single = (0, *range(2, y.ndim)), np.dtype(np.float32)
     results = [(y, arrays["x"].dtype), (y.sum(axes), single), ((y * y).sum(axes), single)]
@@ -267,7 +255,7 @@ def batch_norm_finalize(
     running = {"running_mean": running_mean, "running_var": running_var}
     arrays = required(sums=sums, square_sums=square_sums, scale=scale, bias=bias, **running)
     specs = specs_of(arrays)
-    problem = finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
+    problem = fusions.finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
     values: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}
     values |= {
         "y_sum": values["sums"],

@@ -8,14 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from ..dtypes import as_dtype
-from ..shapes.scaled_attention import (
-    SCALES,
-    WEIGHT_SCALE,
-    ScaledAttentionProblem,
-    ScaledAttentionResult,
-    scaled_attention_problem,
-    scaled_attention_slots,
-)
+from ..shapes import scaled_attention as rules
+from ..shapes.scaled_attention import ScaledAttentionProblem, ScaledAttentionResult
 from ._cast import Array, Float64, Outs, deliver, present, required, specs_of, specs_of_outs, wide
 
 _LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
@@ -42,10 +36,10 @@ def scaled_attention(
 ) -> ScaledAttentionResult[Array]:
     """Compute attention of float8 operands with scales. See :func:`cudnn_ct.scaled_attention`."""
     scales = (descale_q, descale_k, descale_v, descale_s, scale_s, scale_o)
-    arrays = required(q=q, k=k, v=v) | present(**dict(zip(SCALES, scales, strict=True)))
-    slots = scaled_attention_slots(out, return_stats, amax)
+    arrays = required(q=q, k=k, v=v) | present(**dict(zip(rules.SCALES, scales, strict=True)))
+    slots = rules.scaled_attention_slots(out, return_stats, amax)
     parameters = return_stats, amax, scale, causal, out_dtype
-    problem = scaled_attention_problem(specs_of(arrays), specs_of_outs(slots), *parameters)
+    problem = rules.scaled_attention_problem(specs_of(arrays), specs_of_outs(slots), *parameters)
     values, stats = _computed(problem, arrays)
     largest = np.full(1, np.abs(values).max(initial=0))
     factor = _factors(problem, arrays)["scale_o"]
@@ -80,8 +74,8 @@ def _computed(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> tupl
 
 
 def _factors(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> dict[str, float]:
-    weight = WEIGHT_SCALE[problem.q.dtype]
-    defaults = dict.fromkeys(SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
+    weight = rules.WEIGHT_SCALE[problem.q.dtype]
+    defaults = dict.fromkeys(rules.SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
     return {
         name: float(wide(arrays[name]).item()) if name in arrays else value
         for name, value in defaults.items()
