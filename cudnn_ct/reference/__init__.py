@@ -4,6 +4,8 @@ Names, operands and mathematical parameters are those of the package's operation
 only on a device (algorithm, precision, stream) do not exist.
 """
 
+import numpy as np
+
 from ..shapes.conv import conv_output_shape as conv_output_shape
 from ..shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from ..shapes.pooling import pool_output_shape as pool_output_shape
@@ -74,8 +76,16 @@ from .tensor import reduce_with_indices as reduce_with_indices
 from .tensor import scale as scale
 from .tensor import transform as transform
 
-# The functions and classes imported above; submodules are not callable. `graph` evaluates built graphs: no
-# operation has its name.
-__all__ = [
-    name for name, value in globals().items() if callable(value) and name[0] != "_" and name != "graph"
-]
+# The functions imported above; submodules are not callable. `graph` evaluates built graphs: no operation has
+# its name.
+_FUNCTIONS = {name: value for name, value in globals().items() if callable(value) and name[0] != "_"}
+__all__ = [name for name in _FUNCTIONS if name != "graph"]
+
+# Infinities and NaN are valid data, as are the means of empty batches, and cuDNN gives no warnings either.
+globals().update(
+    {
+        name: np.errstate(all="ignore")(function)
+        for name, function in _FUNCTIONS.items()
+        if function.__module__.startswith(__name__)
+    }
+)

@@ -21,7 +21,6 @@ _STATS = np.dtype(np.float32)
 _LENGTHS = ("lengths_q", "lengths_kv")
 
 
-@np.errstate(all="ignore")
 def attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -59,7 +58,6 @@ def attention(
     return deliver_each(AttentionResult, [(y, batch.dtype), (stats, _STATS)], 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def attention_backward(
     dy: ArrayLike,
     q: ArrayLike,

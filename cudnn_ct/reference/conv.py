@@ -265,7 +265,6 @@ def _flat(pixels: Float64) -> Float64:
 # --- pooling -----------------------------------------------------------------------------------------------
 
 
-@np.errstate(invalid="ignore")  # infinities of both signs
 def pool(
     x: ArrayLike,
     *,

@@ -97,8 +97,6 @@ def _deliver_with_amax(kind: type[R], values: Float64, problem: Any, scale: Arra
     return deliver_each(kind, results, 1, 0, out, absent="" if problem.amax else WITHOUT_AMAX)
 
 
-# Infinities and NaN are valid data.
-@np.errstate(all="ignore")
 def matmul_backward(
     dy: ArrayLike,
     a: ArrayLike,
@@ -126,7 +124,6 @@ def matmul_backward(
     return deliver_each(MatmulGradients[Array], results, 1, 0, out, absent=absent)
 
 
-@np.errstate(all="ignore")
 def _product(problem: MatmulProblem, arrays: dict[str, Array]) -> Float64:
     """Return the result in float64, before ``scale``."""
     return _finished(problem, np.asarray(wide(arrays["a"]) @ wide(arrays["b"])) * problem.alpha, arrays)
@@ -146,8 +143,6 @@ def _finished(problem: MatmulProblem | Float8Conv, y: Float64, arrays: dict[str,
 # --- convolutions ------------------------------------------------------------------------------------------
 
 
-# Infinities and NaN are valid data.
-@np.errstate(all="ignore")
 @known_keywords
 def conv_scale_bias_activation(
     x: ArrayLike,
@@ -182,7 +177,6 @@ def conv_scale_bias_activation(
     return deliver(np.asarray(y), arrays["x"].dtype, 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def scaled_conv(
     x: ArrayLike,
     w: ArrayLike,
@@ -213,7 +207,6 @@ def scaled_conv(
     return _deliver_with_amax(ScaledConvResult[Array], values, problem, arrays.get("scale"), out)
 
 
-@np.errstate(all="ignore")
 def conv_batch_norm_statistics(
     x: ArrayLike,
     w: ArrayLike,
@@ -236,7 +229,6 @@ def conv_batch_norm_statistics(
     return deliver_each(ConvStatisticsResult[Array], results, 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def batch_norm_finalize(
     sums: ArrayLike,
     square_sums: ArrayLike,
@@ -271,7 +263,6 @@ def batch_norm_finalize(
     return deliver_each(BatchNormFinalizeResult[Array], list(zip(results, dtypes, strict=True)), 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def conv_backward_data_relu_batch_norm(
     dy: ArrayLike,
     w: ArrayLike,
@@ -305,7 +296,6 @@ def conv_backward_data_relu_batch_norm(
     return deliver_each(ConvBatchNormGradients[Array], results, 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def conv_backward_filter_scale_bias_relu(
     dy: ArrayLike,
     x: ArrayLike,

@@ -15,7 +15,6 @@ from ._cast import Array, Float64, round_once, wide
 from .graph_nodes import evaluate
 
 
-@np.errstate(all="ignore")
 def graph(built: Any, /, *arrays: ArrayLike, **named: ArrayLike) -> Any:
     """Compute the outputs of a built graph, or of a graph's ``define(...)``. See :class:`cudnn_ct.Graph`."""
     problem = built if isinstance(built, GraphProblem) else getattr(built, "problem", None)

@@ -108,8 +108,6 @@ def ada_layer_norm_backward(
     return deliver_each(LayerNormGradients[Array], results, 1, 0, out)
 
 
-# Infinities and NaN are valid data.
-@np.errstate(all="ignore")
 def _forward(
     kind: type[R], mode: LayerNormMode, x: Any, scale: Any, bias: Any, epsilon: Any, training: bool, out: Any
 ) -> R:
@@ -127,7 +125,6 @@ def _forward(
     return deliver_each(kind, results, 1, 0, out, absent=absent, count=len(moments))
 
 
-@np.errstate(all="ignore")
 def _backward(mode: LayerNormMode, dy: Any, x: Any, scale: Any, statistics: dict[str, Any]) -> list[Result]:
     """Return dx, dscale and dbias in float64, with their dtypes."""
     arrays = required(dy=dy, x=x, scale=scale, **statistics)

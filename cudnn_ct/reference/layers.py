@@ -18,7 +18,6 @@ from ._cast import Array, Float64, deliver, operands
 # --- activations -------------------------------------------------------------------------------------------
 
 
-@np.errstate(all="ignore")
 def activation(
     x: ArrayLike,
     *,
@@ -37,7 +36,6 @@ def activation(
     return deliver(np.asarray(CURVES[spec.mode](v, spec.coefficient)), dtype, alpha, beta, out)
 
 
-@np.errstate(all="ignore")
 def activation_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -103,7 +101,6 @@ _SLOPES: dict[str, Callable[[Float64, Float64, float], Any]] = {
 # --- local response normalisation across channels, and its gradient ----------------------------------------
 
 
-@np.errstate(all="ignore")
 def lrn(
     x: ArrayLike,
     *,
@@ -124,7 +121,6 @@ def lrn(
     return deliver(x * s**-lrn_beta, dtype, alpha, beta, out)
 
 
-@np.errstate(all="ignore")
 def lrn_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -159,7 +155,6 @@ def _channel_sums(terms: Float64, before: int, after: int) -> Float64:
 # --- softmax -----------------------------------------------------------------------------------------------
 
 
-@np.errstate(all="ignore")  # an infinite input gives NaN
 def softmax(
     x: ArrayLike,
     *,
@@ -180,7 +175,6 @@ def softmax(
     return deliver(y.reshape(x.shape), dtype, alpha, beta, out)
 
 
-@np.errstate(all="ignore")
 def softmax_backward(
     dy: ArrayLike,
     y: ArrayLike,

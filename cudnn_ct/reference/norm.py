@@ -19,8 +19,6 @@ from ..typing import NormMode
 from ._cast import Array, Float64, Outs, Result, deliver, deliver_each, operands, present, required, wide
 
 
-# Infinities and NaN are valid data, and so are the means of empty batches.
-@np.errstate(all="ignore")
 @known_keywords
 def batch_norm_training(
     x: ArrayLike,
@@ -66,7 +64,6 @@ def batch_norm_training(
     return step
 
 
-@np.errstate(all="ignore")
 def batch_norm_inference(
     x: ArrayLike,
     scale: ArrayLike,
@@ -87,7 +84,6 @@ def batch_norm_inference(
     return deliver((wide(x) - m) / np.sqrt(v + epsilon) * s + b, x.dtype, alpha, beta, out)
 
 
-@np.errstate(all="ignore")
 def batch_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -128,7 +124,6 @@ def batch_norm_backward(
     return deliver_each(BatchNormGradients[Array], results, alpha, beta, out, absent=absent)
 
 
-@np.errstate(all="ignore")
 def batch_norm_inference_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -187,8 +182,6 @@ def _parameter_gradients(dz: Float64, n: Float64, mode: Any) -> tuple[Float64, F
 # --- instance normalisation and its gradients --------------------------------------------------------------
 
 
-# Infinities and NaN are valid data, and so are the means of empty images.
-@np.errstate(all="ignore")
 def instance_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -211,7 +204,6 @@ def instance_norm(
     return deliver_each(BatchNormResult[Array], results, alpha, beta, out)
 
 
-@np.errstate(all="ignore")
 def instance_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -238,7 +230,6 @@ def instance_norm_backward(
     return deliver_each(BatchNormGradients[Array], results, alpha, beta, out, absent=rules.WITHOUT_DZ)
 
 
-@np.errstate(all="ignore")
 def group_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -259,7 +250,6 @@ def group_norm(
     return deliver_each(BatchNormResult[Array], ((y, x.dtype), (mean, kind), (invstd, kind)), 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def group_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,

@@ -15,7 +15,6 @@ from ._cast import Array, Float64, Outs, deliver, present, required, specs_of, s
 _LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
 
 
-@np.errstate(all="ignore")
 def scaled_attention(
     q: ArrayLike,
     k: ArrayLike,

@@ -97,18 +97,14 @@ def _pixels(shape: tuple[int, ...]) -> Float64:
     return np.stack([x, y, np.ones_like(x)], axis=-1)
 
 
-@np.errstate(all="ignore")
 def _grid(theta: Float64, shape: tuple[int, ...]) -> Float64:
     return np.asarray(np.einsum("nik,hwk->nhwi", theta, _pixels(shape)))
 
 
-@np.errstate(all="ignore")
 def _grid_gradient(dgrid: Float64) -> Float64:
     return np.asarray(np.einsum("nhwi,hwk->nik", dgrid, _pixels(dgrid.shape)))
 
 
-# Infinities and NaN are valid data.
-@np.errstate(all="ignore")
 def _sampled(x: Float64, grid: Float64) -> Float64:
     """Return the values of ``x``, (N, C, H, W), at the points of ``grid``, (N, H_out, W_out, 2)."""
     y = np.zeros((*grid.shape[:3], x.shape[1]))
@@ -117,7 +113,6 @@ def _sampled(x: Float64, grid: Float64) -> Float64:
     return np.ascontiguousarray(np.moveaxis(y, -1, 1))
 
 
-@np.errstate(all="ignore")
 def _sampled_gradients(x: Float64, grid: Float64, dy: Float64) -> tuple[Float64, Float64]:
     """Return the gradients of :func:`grid_sample` with respect to image and grid."""
     dy, dx, dgrid = np.moveaxis(dy, 1, -1), np.zeros((len(x), *x.shape[2:], x.shape[1])), np.zeros(grid.shape)

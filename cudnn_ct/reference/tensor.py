@@ -40,7 +40,6 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 _IGNORING_NAN: dict[str, Callable[[Any, Any], Any]] = {"min": np.fmin, "max": np.fmax}
 
 
-@np.errstate(all="ignore")
 def op_tensor(
     a: ArrayLike,
     b: ArrayLike | None = None,
@@ -64,7 +63,6 @@ def op_tensor(
     return deliver(np.asarray(function(a, factor * others[0])), dtype, 1, beta, out)
 
 
-@np.errstate(all="ignore")
 def add(a: ArrayLike, b: ArrayLike, *, alpha: float = 1, beta: float = 0, out: Array | None = None) -> Array:
     """Compute ``alpha * (a + b) + beta * out``. See :func:`cudnn_ct.add`."""
     dtype, (a, b) = operands("add", a=a, b=b)
@@ -185,7 +183,6 @@ _FOLDS: dict[str, Callable[[Float64], Any]] = {
 }
 
 
-@np.errstate(all="ignore")
 def reduced(rows: Float64, op: str, propagate_nan: bool) -> Float64:
     """Return the reduction of the last axis."""
     if op in _FOLDS:
