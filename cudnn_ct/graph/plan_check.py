@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..context import Context
 from ..cuda import memory as memories
@@ -17,9 +19,6 @@ from .native import operation_graph
 from .operations import Graph
 from .plan import GraphPlan, VariantPack
 from .plan_store import plan_store
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class CheckedPlan(GraphPlan):
@@ -88,8 +87,6 @@ def _results(
     plan: GraphPlan, graph: Graph, context: Context, pointers: Sequence[int]
 ) -> list[np.ndarray[Any, Any]]:
     """Run a plan on copies of all operands, and return the bytes of the copies."""
-    import numpy as np
-
     stream, buffers, starts = context.stream, [], []
     for tensor, pointer in zip(graph.operands, pointers, strict=True):
         low, high = tensor.spec.extent
