@@ -57,10 +57,10 @@ def planned(
 ) -> dict[str, Any]:
     """Return which calls and graphs have engines on which GPU; ``operations`` and ``kinds`` select some."""
     import cudnn_ct as ct
+    from cudnn_ct._gpus import capabilities
     from cudnn_ct.errors import format_version
-    from cudnn_ct.graph.gpus import gpu_names
 
-    gpus = gpus or gpu_names()
+    gpus = gpus or tuple(capabilities())
     rows, legacy = _calls(operations)
     graphs = {f"kind {name}": graph for name, graph in list(_kinds())[:kinds]}
     supported = _supported([*(graph for *_, graph in rows), *graphs.values()], gpus)

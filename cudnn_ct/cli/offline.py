@@ -13,10 +13,11 @@ import json
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ from .. import _lib
 from .._caller import Caller
 from .._config import config
 from .._dlopen import open_library
+from .._files import contents
 from .._gpus import capabilities, one_described, read_description
 from ..doctor import libraryset, stub_libcuda
+from ..doctor.probe import end_with
 from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, format_version, warn_caller
 from ..graph.explain import explain_graph
 from ..graph.gpus import description_of
@@ -38,7 +41,6 @@ from ..ops.conv.candidates import with_even_padding
 from ..ops.conv.graph import candidates
 from ..plans.base import Candidate
 from ..shapes.conv import ConvProblem
-from .child import NoAnswerError, answer_of, read_request, start, user_file
 from .errors import first_line, note, verdict_of
 from .options import Convolution
 
@@ -49,6 +51,10 @@ GPU_HELP = (
 SECONDS = 300.0
 FILE_SECONDS = 3600.0  # for the graphs of one file and one GPU
 NO_GRAPHS = "no graphs: the file has no call that is computed by a graph"
+MAX_FILE = 64 << 20  # bytes of a program, of calls, or of recorded graphs
+
+# The child imports the same package as this process: its own search path may lead to another cudnn_ct.
+CHILD = "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from {} import answer; answer()"
 SINCE = 90800  # older versions fail with an error about the description
 
 
@@ -267,3 +273,56 @@ def answer_with(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         result = {"error": first_line(error), "rejected": rejected, "notes": verdict_of(error)}
     print(f"\n{json.dumps(result)}", flush=True)
     os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
+
+
+# --- child processes: a request in JSON to stdin, and an answer in JSON, in the last line of stdout ---------
+
+
+class NoAnswerError(Exception):
+    """A process has given no answer; the message says what it did instead."""
+
+
+def user_file(path: str | os.PathLike[str]) -> bytes:
+    """Read a program or another file to plan; raise ValueError if it cannot be read, or is not a file."""
+    try:
+        return contents(path, MAX_FILE)
+    except OSError as error:
+        raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}") from None
+
+
+def start(
+    module: str, request: dict[str, Any], environ: Mapping[str, str], files: Sequence[int], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``answer`` of a module in a child with these open files; raise OSError or TimeoutExpired."""
+    return subprocess.run(
+        [sys.executable or "python3", "-c", CHILD.format(module), *sys.path],
+        input=json.dumps({**request, "parent": os.getpid()}),
+        env=environ,
+        pass_fds=files,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=seconds,
+    )
+
+
+def read_request() -> dict[str, Any]:
+    """Return the request of this child process, which from now on is killed when its parent ends."""
+    request: dict[str, Any] = json.load(sys.stdin)
+    end_with(request["parent"])
+    return request
+
+
+def answer_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the answer of a process, its last line; raise NoAnswerError with how it ended instead."""
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        died = -done.returncode in set(signal.Signals)
+        how = signal.Signals(-done.returncode).name if died else f"exit code {done.returncode}"
+        words = (done.stderr.strip().splitlines() or [""])[-1]
+        raise NoAnswerError(f"ended with {how}{f': {words}' if words else ''}")
+    try:
+        answer: dict[str, Any] = json.loads(lines[-1])
+    except ValueError:
+        raise NoAnswerError(f"returned {lines[-1][:99]!r}, expected JSON") from None
+    return answer

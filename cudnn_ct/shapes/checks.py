@@ -82,6 +82,14 @@ def result_spec(
     return out
 
 
+def result_specs(
+    names: Iterable[str], outs: Iterable[TensorSpec | None], shape: Shape, like: TensorSpec, dtype: str = ""
+) -> list[TensorSpec]:
+    """Return the specs of further results of one shape, each by :func:`result_spec`, as many as ``outs``."""
+    pairs = zip(names, outs, strict=False)
+    return [result_spec(shape, like, out=out, name=f"{name} of out", dtype=dtype) for name, out in pairs]
+
+
 def result_slots(out: Any, names: Sequence[str], *, absent: str = "", count: int = 1) -> tuple[Any, ...]:
     """Return the array given for each result by ``out``: one array for the first, or a tuple for all.
 

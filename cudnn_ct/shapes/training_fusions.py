@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
-from .checks import Outs, Specs, cast_hint, result_spec
+from .checks import Outs, Specs, cast_hint, result_specs
 from .conv import ConvProblem
 from .epilogue import check_dtype
 from .fused import ConvParameters
@@ -170,8 +170,8 @@ def statistics_problem(
     for name, spec in (("scale", scale), ("bias", bias)):
         if spec is not None:
             _check_channels(name, spec, conv.x.shape[1], (conv.x.dtype,))
-    names = ("sums of out", "square_sums of out")
-    sums, squares = (_channels(conv.y.shape[1], out, name) for name, out in zip(names, outs[1:], strict=True))
+    shape = conv.y.shape[1:2]
+    sums, squares = result_specs(("sums", "square_sums"), outs[1:], shape, TensorSpec.packed(shape))
     parameters = ConvParameters.of(conv)
     return StatisticsProblem(conv.x, conv.w, scale, bias, conv.y, sums, squares, parameters, aligned)
 
@@ -193,10 +193,10 @@ def finalize_problem(
     dtype = as_dtype(eq_dtype).name
     if dtype not in EQ_DTYPES:
         raise TypeError(f"eq_dtype is not supported: got {dtype}, expected {' or '.join(EQ_DTYPES)}")
-    dtypes = (dtype, dtype, *["float32"] * 4)
-    names = (f"{name} of out" for name in BatchNormFinalizeResult._fields)
+    names, like = BatchNormFinalizeResult._fields, TensorSpec.packed((channels,))
     results = [
-        _channels(channels, out, name, kind) for name, out, kind in zip(names, outs, dtypes, strict=True)
+        *result_specs(names[:2], outs[:2], like.shape, like, dtype),
+        *result_specs(names[2:], outs[2:], like.shape, like),
     ]
     return BatchNormFinalize(
         **specs,
@@ -218,11 +218,11 @@ def data_gradient(conv: ConvProblem, specs: Specs, outs: Outs, *, aligned: bool 
     given = {name: specs[name] for name in ("mean", "invstd", "scale", "bias")}
     for name, spec in given.items():
         _check_channels(name, spec, channels, ("float32",))
-    names = (f"{name} of out" for name in ConvBatchNormGradients._fields[1:])
-    written = [_channels(channels, out, name) for name, out in zip(names, outs[1:], strict=True)]
+    names, like = ConvBatchNormGradients._fields[1:], TensorSpec.packed((channels,))
+    written = result_specs(names, outs[1:], like.shape, like)
     return DataGradient(
         conv.y, conv.w, x, **given, dz=conv.x,
-        **dict(zip(ConvBatchNormGradients._fields[1:], written, strict=True)),
+        **dict(zip(names, written, strict=True)),
         parameters=ConvParameters.of(conv), aligned=aligned,
     )  # fmt: skip
 
@@ -254,7 +254,3 @@ def _check_channels(name: str, spec: TensorSpec, channels: int, dtypes: tuple[st
     if spec.shape not in allowed or not channels:
         raise ValueError(f"{name} has a wrong shape: got {spec.shape}, expected ({channels},)")
     check_dtype(name, spec, dtypes)
-
-
-def _channels(count: int, out: TensorSpec | None, name: str, dtype: str = "float32") -> TensorSpec:
-    return result_spec((count,), TensorSpec.packed((count,), dtype), out=out, name=name)
