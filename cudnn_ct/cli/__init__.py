@@ -18,8 +18,9 @@ LABELS = 26  # columns
 
 # The commands, each with its module, which is imported when the command runs.
 COMMANDS = {
-    **{name: name for name in ("algorithms", "cache", "device", "preload", "selftest")},
-    **{"compile": "program", "exec": "preload", "report": "cache", "supports": "program"},
+    **{name: name for name in ("algorithms", "cache", "preload", "selftest")},
+    **{"compile": "program", "supports": "program", "device": "algorithms"},
+    **{"exec": "preload", "report": "cache"},
 }
 
 

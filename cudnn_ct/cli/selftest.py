@@ -26,7 +26,7 @@ from ..reference.dropout import dropout
 from ..reference.rnn import rnn, rnn_backward
 from ..shapes.rnn import rnn_parameters
 from ..typing import Layout, Precision
-from .device import name_here
+from .algorithms import name_here
 from .errors import NOTHING, fail, need_library
 from .options import json_option
 from .selftest_cases import OPERATIONS, cases

@@ -12,6 +12,7 @@ from ..shapes.pooling import pool_output_shape as pool_output_shape
 from .attention import attention as attention
 from .attention import attention_backward as attention_backward
 from .attention import clear_padding as clear_padding
+from .attention import scaled_attention as scaled_attention
 from .b2b_causal_conv import b2b_causal_conv1d as b2b_causal_conv1d
 from .b2b_causal_conv import b2b_causal_conv1d_backward as b2b_causal_conv1d_backward
 from .causal_conv import causal_conv1d as causal_conv1d
@@ -40,7 +41,7 @@ from .gnn_aggregate import graph_aggregate as graph_aggregate
 from .gnn_aggregate import graph_aggregate_backward as graph_aggregate_backward
 from .gnn_attention import graph_attention as graph_attention
 from .gnn_attention import graph_attention_backward as graph_attention_backward
-from .graph import graph as graph
+from .graph_nodes import graph as graph
 from .layer_norm import ada_layer_norm as ada_layer_norm
 from .layer_norm import ada_layer_norm_backward as ada_layer_norm_backward
 from .layer_norm import layer_norm as layer_norm
@@ -61,7 +62,6 @@ from .norm import group_norm as group_norm
 from .norm import group_norm_backward as group_norm_backward
 from .norm import instance_norm as instance_norm
 from .norm import instance_norm_backward as instance_norm_backward
-from .scaled_attention import scaled_attention as scaled_attention
 from .spatial import affine_grid as affine_grid
 from .spatial import affine_grid_backward as affine_grid_backward
 from .spatial import grid_sample as grid_sample

@@ -1,4 +1,4 @@
-"""Scaled dot product attention and its gradient."""
+"""Scaled dot product attention and its gradient, and attention of float8 operands."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
+from ..dtypes import as_dtype
 from ..shapes import attention_rules as rules
+from ..shapes import scaled_attention as scaled
 from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
+from ..shapes.scaled_attention import ScaledAttentionProblem, ScaledAttentionResult
 from ..shapes.specs import TensorSpec
-from ._cast import Array, Float64, Outs, deliver, deliver_each, packed_spec, present, required, wide
+from ._cast import (
+    Array,
+    Float64,
+    Outs,
+    deliver,
+    deliver_each,
+    packed_spec,
+    present,
+    required,
+    specs_of,
+    specs_of_outs,
+    wide,
+)
 from ._cast import operands as as_operands
 
 _STATS = np.dtype(np.float32)
@@ -136,14 +151,6 @@ class _Sequence(NamedTuple):
     keys: int
 
 
-def _mask(kept: ArrayLike) -> Array:
-    """Return the mask of dropout as floats."""
-    mask = np.asarray(kept)
-    if mask.dtype.kind not in "biuf":
-        raise TypeError(f"kept must be an array of ones and zeros: got {kept!r}")
-    return wide(mask)
-
-
 class _Batch:
     """Operands in float64, and their parts for each sequence as (heads, tokens, D)."""
 
@@ -163,7 +170,10 @@ class _Batch:
         if "bias" in operands:
             bias = operands["bias"]  # that of a mask is 0 where it is True and -inf elsewhere
             self.arrays["bias"] = np.where(bias, 0.0, -np.inf) if bias.dtype == bool else wide(bias)
-        self.kept = None if kept is None else _mask(kept)
+        mask = np.zeros(0) if kept is None else np.asarray(kept)
+        if mask.dtype.kind not in "biuf":
+            raise TypeError(f"kept must be an array of ones and zeros: got {kept!r}")
+        self.kept = None if kept is None else wide(mask)
         # float32 and float64 exist here only, so the rules get float16.
         self.specs = {name: TensorSpec.packed(array.shape, "float16") for name, array in operands.items()}
         if "bias" in operands and operands["bias"].dtype == bool:
@@ -314,3 +324,74 @@ def _summed(gradient: Float64, problem: AttentionProblem) -> Float64:
     group = sizes.heads // max(sizes.kv_heads, 1)
     summed: Float64 = gradient.reshape(sizes.kv_heads, group, *gradient.shape[1:]).sum(1)
     return summed
+
+
+# --- float8 operands ----------------------------------------------------------------------------------------
+
+
+_LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
+
+
+def scaled_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    descale_q: ArrayLike | None = None,
+    descale_k: ArrayLike | None = None,
+    descale_v: ArrayLike | None = None,
+    descale_s: ArrayLike | None = None,
+    scale_s: ArrayLike | None = None,
+    scale_o: ArrayLike | None = None,
+    scale: float | None = None,
+    causal: bool | str = False,
+    return_stats: bool = False,
+    amax: bool = False,
+    out_dtype: DTypeLike | None = None,
+    out: Outs | None = None,
+) -> ScaledAttentionResult[Array]:
+    """Compute attention of float8 operands with scales. See :func:`cudnn_ct.scaled_attention`."""
+    scales = (descale_q, descale_k, descale_v, descale_s, scale_s, scale_o)
+    arrays = required(q=q, k=k, v=v) | present(**dict(zip(scaled.SCALES, scales, strict=True)))
+    slots = scaled.scaled_attention_slots(out, return_stats, amax)
+    parameters = return_stats, amax, scale, causal, out_dtype
+    problem = scaled.scaled_attention_problem(specs_of(arrays), specs_of_outs(slots), *parameters)
+    values, stats = _computed(problem, arrays)
+    largest = np.full(1, np.abs(values).max(initial=0))
+    made = {
+        "y": (values * _factors(problem, arrays)["scale_o"], as_dtype(problem.y.dtype).numpy),
+        "stats": (stats, _STATS),
+        "amax": (largest, _STATS),
+    }
+    wanted = [name for name in made if getattr(problem, name) is not None]
+    found = {name: deliver(*made[name], 1, 0, out) for name, out in zip(wanted, slots, strict=True)}
+    return ScaledAttentionResult(found["y"], found.get("stats"), found.get("amax"))
+
+
+def _computed(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> tuple[Float64, Float64]:
+    """Return the result before ``scale_o``, and the statistics."""
+    sizes, factors = problem.sizes, _factors(problem, arrays)
+    group = sizes.heads // max(sizes.kv_heads, 1)
+    queries, keys, values = (wide(arrays[name]) for name in "qkv")
+    keys, values = (np.repeat(one, group, axis=1) for one in (keys, values))
+    scores = problem.scale * factors["descale_q"] * factors["descale_k"] * (queries @ keys.swapaxes(2, 3))
+    if problem.causal:
+        allowed = np.arange(sizes.keys) <= np.arange(sizes.queries)[:, None]
+        scores = np.where(allowed, scores, -np.inf)
+    highest = scores.max(-1, initial=-np.inf, keepdims=True)
+    weights = np.exp(scores - np.where(np.isneginf(highest), 0, highest))
+    sums = weights.sum(-1, keepdims=True)
+    scaled_weights = np.minimum(weights * factors["scale_s"], _LARGEST[problem.q.dtype])  # it saturates
+    rounded = wide(scaled_weights.astype(as_dtype(problem.q.dtype).numpy))
+    result = factors["descale_s"] * factors["descale_v"] * (rounded @ values) / sums
+    stats = (highest + np.log(sums))[..., 0]
+    return np.where(sums == 0, 0, result), stats
+
+
+def _factors(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> dict[str, float]:
+    weight = scaled.WEIGHT_SCALE[problem.q.dtype]
+    defaults = dict.fromkeys(scaled.SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
+    return {
+        name: float(wide(arrays[name]).item()) if name in arrays else value
+        for name, value in defaults.items()
+    }
