@@ -82,6 +82,11 @@ def result_spec(
     return out
 
 
+def packed_result(shape: Shape, dtype: str, out: TensorSpec | None, name: str = "out") -> TensorSpec:
+    """Return ``out`` if it is given and fits, else a spec in C order, in which cuDNN writes some results."""
+    return result_spec(shape, out=out or TensorSpec.packed(shape, dtype), name=name, dtype=dtype)
+
+
 def result_specs(
     names: Iterable[str], outs: Iterable[TensorSpec | None], shape: Shape, like: TensorSpec, dtype: str = ""
 ) -> list[TensorSpec]:
