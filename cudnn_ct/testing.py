@@ -225,7 +225,7 @@ def assert_supported(
     ...     return ct.activation(ct.zeros((64, 256, 32, 32), "float16"))
     >>> testing.assert_supported(model, "h200", "t4")  # doctest: +SKIP
     """
-    from .cli.supports import supported
+    from .cli.program import supported
     from .graph.exchange import record_plans
 
     if not gpus:

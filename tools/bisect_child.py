@@ -21,9 +21,8 @@ from cudnn_ct._dlopen import open_library
 from cudnn_ct.array_shapes import only_shapes
 from cudnn_ct.autotune import benchmark
 from cudnn_ct.availability import available
-from cudnn_ct.cli.child import read_request, user_file
 from cudnn_ct.cli.errors import first_line, words_of
-from cudnn_ct.cli.offline import _convolution
+from cudnn_ct.cli.offline import read_request, user_file
 from cudnn_ct.cli.options import Convolution
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError, LibraryNotFoundError, NotSupportedError
@@ -186,3 +185,10 @@ def _names(path: str, wanted: str, condition: str = "") -> dict[str, Any]:
     if wanted not in names:
         raise _WrongFileError(f"{path} does not define {wanted}, which it must{condition}")
     return names
+
+
+def _convolution(row: dict[str, Any]) -> Convolution:
+    padding = row["padding"]
+    if isinstance(padding, list):  # JSON has no tuples
+        padding = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in padding)
+    return Convolution(**{**row, "padding": padding})

@@ -21,9 +21,8 @@ from wheels import Cudnn, find_all
 
 from cudnn_ct import _lib
 from cudnn_ct._config import config
-from cudnn_ct.cli.child import NoAnswerError, answer_of, start
 from cudnn_ct.cli.errors import FAILED, NOTHING, fail, plain_warnings, plainly, usage
-from cudnn_ct.cli.offline import gpu_option, read_gpu
+from cudnn_ct.cli.offline import NoAnswerError, answer_of, gpu_option, read_gpu, start
 from cudnn_ct.cli.options import Convolution, convolution_options
 from cudnn_ct.cli.table import Column, progress, say, say_json, show
 from cudnn_ct.doctor import libraryset, stub_libcuda

@@ -325,7 +325,7 @@ def compare(recorded: dict[str, Any]) -> int:
 
 def _planned(numbers: list[int]) -> dict[int, dict[str, Any]]:
     """Return what `cudnn-ct supports` reports for graphs."""
-    from cudnn_ct.cli.supports import supported
+    from cudnn_ct.cli.program import supported
 
     rows = _rows(numbers)
     with tempfile.TemporaryDirectory() as folder:

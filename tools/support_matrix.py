@@ -57,10 +57,10 @@ def planned(
 ) -> dict[str, Any]:
     """Return which calls and graphs have engines on which GPU; ``operations`` and ``kinds`` select some."""
     import cudnn_ct as ct
+    from cudnn_ct._gpus import capabilities
     from cudnn_ct.errors import format_version
-    from cudnn_ct.graph.gpus import gpu_names
 
-    gpus = gpus or gpu_names()
+    gpus = gpus or tuple(capabilities())
     rows, legacy = _calls(operations)
     graphs = {f"kind {name}": graph for name, graph in list(_kinds())[:kinds]}
     supported = _supported([*(graph for *_, graph in rows), *graphs.values()], gpus)
@@ -125,7 +125,7 @@ def _kinds() -> Iterator[tuple[str, Any]]:
 
 
 def _supported(requests: list[Any], gpus: tuple[str, ...]) -> dict[str, list[bool]]:
-    from cudnn_ct.cli.supports import supported
+    from cudnn_ct.cli.program import supported
     from cudnn_ct.graph.recording import RecordedPlans
 
     recorded = RecordedPlans()

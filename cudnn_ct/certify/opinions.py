@@ -12,7 +12,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .._algorithm_names import is_engine
 from .._config import config
@@ -27,17 +29,12 @@ from ..graph.graph_json import graph_to_json
 from ..graph.operations import Graph
 from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan
-from ..plans.comparison import TOLERANCE, difference
+from ..plans.comparison import TOLERANCE, Bytes, difference
 from ..shapes.specs import TensorSpec
 from .certificates import Certificate, certificate_key, find, keep, structure_of
 from .nodewise import NODE_BY_NODE, nodewise_candidate
 
 # --- when two implementations of a graph agree: tolerances, and nodes that magnify roundings ---------------
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 # Pointwise modes that are not continuous, or have poles: a rounding of an operand may change a few results by
 # any amount.
@@ -76,8 +73,6 @@ def _is_rough(graph: Graph) -> bool:
 
 def _few(spec: TensorSpec, ours: Bytes, others: Bytes, tolerance: float) -> bool:
     """Return whether no more elements differ than a rough node may change."""
-    import numpy as np
-
     if spec.dtype not in TOLERANCE:
         same = ours == others
     else:
@@ -283,8 +278,6 @@ def _why_not(problem: Any, graph: Graph, context: Context) -> str:
 
 def _says_something(specs: Sequence[Any], results: list[Bytes]) -> bool:
     """Return whether a comparison can find an error: whether some result has two elements that differ."""
-    import numpy as np
-
     for spec, content in zip(specs, results, strict=True):
         size = max(len(content) // max(spec.size, 1), 1) if spec.size else 1
         rows = content[: len(content) // size * size].reshape(-1, size)

@@ -16,10 +16,12 @@ from .table import say, say_json, say_lines
 
 LABELS = 26  # columns
 
-# Each command is in the module of its name, which is imported when the command runs.
-COMMANDS = (
-    *("algorithms", "cache", "compile", "device", "exec", "preload", "report", "selftest", "supports"),
-)
+# The commands, each with its module, which is imported when the command runs.
+COMMANDS = {
+    **{name: name for name in ("algorithms", "cache", "preload", "selftest")},
+    **{"compile": "program", "supports": "program", "device": "algorithms"},
+    **{"exec": "preload", "report": "cache"},
+}
 
 
 class Commands(click.Group):
@@ -33,7 +35,8 @@ class Commands(click.Group):
         """Return a command, imported if necessary; None if it does not exist."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = import_module(f".{cmd_name}", __name__).command
+        module = import_module(f".{COMMANDS[cmd_name]}", __name__)
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

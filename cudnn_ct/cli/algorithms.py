@@ -1,4 +1,4 @@
-"""``cudnn-ct algorithms``: list the algorithms and engines of cuDNN for one convolution."""
+"""``cudnn-ct algorithms`` and ``device``: the algorithms for one convolution, and the GPU that has them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ import numpy as np
 
 import cudnn_ct as ct
 
+from .. import context
 from .._algorithm_names import with_knob_names
 from .._config import config
 from .._gpus import one_described
 from ..array import DeviceArray
 from ..array_creation import asarray
+from ..cuda import device as devices
+from ..cuda import stream as streams
 from ..dtypes import as_dtype
 from ..errors import AllocationError
+from ..graph import offline
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from ..typing import Layout
-from .device import name_here
 from .errors import need_gpu, usage
 from .offline import gpu_option, naming, plan, read_gpu
-from .options import Convolution, convolution_options, json_option
-from .table import WIDTH, Column, counted, in_bytes, say, say_json, show
+from .options import OUTPUT, Convolution, convolution_options, json_option
+from .table import WIDTH, Column, counted, in_bytes, say, say_json, say_lines, show
 
 # --- random array ------------------------------------------------------------------------------------------
 
@@ -63,7 +66,7 @@ COLUMNS: tuple[Column, ...] = (
 @gpu_option("Plan without a GPU, for one that is described.")
 @click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
 @json_option
-def command(
+def algorithms_command(
     convolution: Convolution,
     no_timing: bool,
     top: int | None,
@@ -165,3 +168,44 @@ def _cells(row: Candidate, fastest: float | None) -> list[str]:
     notes = [row.math, knobs.replace(",", ", "), ", ".join([*copies, *varies, *row.notes]), rejected]
     cells = [time, ratio, in_bytes(row.workspace), f"{row.backend} {name}"]
     return [*cells, "; ".join(filter(None, notes))]
+
+
+# --- device -------------------------------------------------------------------------------------------------
+
+
+STDOUT = "-"
+
+
+@click.command(name="device")
+@click.option(
+    "--export",
+    is_flag=False,
+    flag_value=STDOUT,
+    type=OUTPUT,
+    metavar="[FILE]",
+    help="Write cuDNN's description of the GPU to FILE, or to stdout.",
+)
+def device_command(export: str | None) -> None:
+    """Name this GPU, or export its description to plan for it on other machines.
+
+    `compile`, `supports` and `algorithms` read the description with --gpu. cuDNN writes
+    it; needs cuDNN >= 9.8.
+    """
+    need_gpu()
+    stream = streams.current_stream()
+    if export is None:
+        say(f"{name_here()}, device {stream.device}")
+        return
+    with streams.on_device(stream.device):
+        text = offline.describe_device(context.current(stream))
+    if export == STDOUT:
+        say_lines(text)
+        return
+    with open(export, "w", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+    say(f"wrote {export}", err=True)
+
+
+def name_here() -> str:
+    """Return the name of the current device."""
+    return devices.device_name(streams.current_stream().device)

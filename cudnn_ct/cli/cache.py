@@ -1,18 +1,23 @@
-"""``cudnn-ct cache``: manage the algorithm cache, the folder of tuned algorithms and compiled plans."""
+"""``cudnn-ct cache`` and ``report``: the folder of tuned algorithms, compiled plans and certificates."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
+from .. import __version__
 from .._algorithm_names import with_knob_names
+from .._cache_files import replace_file
 from .._caller import split
 from .._config import config
 from ..autotune.store import Store, export_algo_cache, import_algo_cache, store
+from ..certify.certificates import wrong_engines
 from ..errors import format_version
 from ..graph.exchange import export_plans, import_to
 from ..graph.plan_file import DESCRIPTION, DEVICE, StoredPlan
@@ -29,17 +34,19 @@ PLAN_COLUMNS = (
     ("size", True), ("engine", False), ("operation", False), ("line", False), ("cuDNN", False),
     ("GPU", False), ("made on", False),
 )  # fmt: skip
+REPORT_COLUMNS = (("engine", False), ("cuDNN", False), ("GPU", False), ("finding", False))
 PLAN_KEYS = ("bytes", "engine", "operation", "line", "cudnn", "gpu", "origin")
+FORMAT = "cudnn_ct report 1"
 OPERAND = re.compile(r"(\w+)=TensorSpec\(shape=\(([\d, ]*)\), strides=\([\d, ]*\), dtype='(\w+)'")
 OFF = "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off"
 
 
 @click.group(name="cache")
-def command() -> None:
+def cache_command() -> None:
     """Show, clear, export or import the algorithms and plans that this machine has tuned and compiled."""
 
 
-@command.command()
+@cache_command.command()
 def path() -> None:
     """Print the path of the folder."""
     here = store().path
@@ -48,7 +55,7 @@ def path() -> None:
     say(here)
 
 
-@command.command("show")
+@cache_command.command("show")
 @json_option
 def show_(as_json: bool) -> None:
     """List the fastest algorithm of each problem and GPU, and the compiled plans."""
@@ -72,7 +79,7 @@ def show_(as_json: bool) -> None:
     _end(kept, plans)
 
 
-@command.command()
+@cache_command.command()
 def clear() -> None:
     """Delete all tuned algorithms and compiled plans."""
     kept, plans = store(), folder_store()
@@ -93,14 +100,14 @@ def clear() -> None:
     say(f"deleted {had} tuned algorithms{more}")
 
 
-@command.command("export")
+@cache_command.command("export")
 @click.argument("file", type=OUTPUT)
 def export_(file: str) -> None:
     """Write the tuned algorithms to FILE, for other machines with this GPU and cuDNN."""
     say(f"wrote {export_algo_cache(file)} tuned algorithms to {file}")
 
 
-@command.command("import")
+@cache_command.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 def import_(file: str) -> None:
     """Read tuned algorithms from FILE of `cudnn-ct cache export`, replacing those of the same problems."""
@@ -112,7 +119,7 @@ def import_(file: str) -> None:
     say(f"imported {count} tuned algorithms from {file}")
 
 
-@command.command("export-plans")
+@cache_command.command("export-plans")
 @click.argument("file", type=OUTPUT)
 def export_plans_(file: str) -> None:
     """Write the compiled plans to FILE, for other machines with this GPU and cuDNN."""
@@ -120,7 +127,7 @@ def export_plans_(file: str) -> None:
     _end(folder_store())
 
 
-@command.command("import-plans")
+@cache_command.command("import-plans")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 def import_plans_(file: str) -> None:
     """Read compiled plans from FILE. They are machine code: import only files that you trust."""
@@ -175,3 +182,26 @@ def _microseconds(milliseconds: object) -> str:
         return f"{float(milliseconds) * 1000:.1f} us" if isinstance(milliseconds, int | float) else "-"
     except OverflowError:  # JSON has integers that no float holds
         return "-"
+
+
+# --- report ------------------------------------------------------------------------------------------------
+
+
+@click.command(name="report")
+@click.argument("path", default="cudnn-ct-report.json", type=OUTPUT)
+def report_command(path: str) -> None:
+    """Write the engines whose results differed from a second opinion to PATH, for a bug report.
+
+    The file has the graph, the engine, the difference, the versions and the GPU, and nothing else of this
+    machine.
+    """
+    if folder_store().path is None:
+        fail("certificates are not kept: CUDNN_CT_ALGO_CACHE is off", NOTHING)
+    rows = wrong_engines()
+    if not rows:
+        say("no engine has computed a wrong result on this machine: nothing is written")
+        return
+    report = {"format": FORMAT, "cudnn_ct": __version__, "engines": rows}
+    replace_file(Path(path), (json.dumps(report, indent=1) + "\n").encode())
+    show(REPORT_COLUMNS, [[row["engine"], row["cudnn"], row["gpu"], row["finding"]] for row in rows])
+    say(f"{len(rows)} written to {path}")

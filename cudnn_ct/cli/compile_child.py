@@ -28,9 +28,8 @@ from ..graph.plan_file import encode
 from ..graph.recording import PlanRequest, RecordedPlans, read_requests
 from ..shapes.parse import as_ints
 from ..shapes.specs import TensorSpec, check_shape
-from .child import user_file
 from .errors import first_line, words_of
-from .offline import answer_with
+from .offline import answer_with, user_file
 
 OUTPUTS = (1, 2)  # the descriptors of stdout and stderr
 

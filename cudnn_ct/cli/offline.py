@@ -13,10 +13,11 @@ import json
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,17 +28,11 @@ from .. import _lib
 from .._caller import Caller
 from .._config import config
 from .._dlopen import open_library
+from .._files import contents
 from .._gpus import capabilities, one_described, read_description
 from ..doctor import libraryset, stub_libcuda
-from ..errors import (
-    BadParamError,
-    CudnnError,
-    Explanation,
-    NotSupportedError,
-    Reason,
-    format_version,
-    warn_caller,
-)
+from ..doctor.probe import end_with
+from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, format_version, warn_caller
 from ..graph.explain import explain_graph
 from ..graph.gpus import description_of
 from ..graph.offline import Planner
@@ -45,7 +40,7 @@ from ..graph.operations import Graph
 from ..ops.conv.candidates import with_even_padding
 from ..ops.conv.graph import candidates
 from ..plans.base import Candidate
-from .child import NoAnswerError, answer_of, read_request, start, user_file
+from ..shapes.conv import ConvProblem
 from .errors import first_line, note, verdict_of
 from .options import Convolution
 
@@ -56,6 +51,10 @@ GPU_HELP = (
 SECONDS = 300.0
 FILE_SECONDS = 3600.0  # for the graphs of one file and one GPU
 NO_GRAPHS = "no graphs: the file has no call that is computed by a graph"
+MAX_FILE = 64 << 20  # bytes of a program, of calls, or of recorded graphs
+
+# The child imports the same package as this process: its own search path may lead to another cudnn_ct.
+CHILD = "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from {} import answer; answer()"
 SINCE = 90800  # older versions fail with an error about the description
 
 
@@ -106,27 +105,17 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     Raises BadParamError if cuDNN rejects the description, NotSupportedError for a cuDNN older than 9.8, the
     first version that plans without a device, and CudnnError if the child process fails.
     """
-    request = {
-        "device": description,
-        "convolutions": [convolution._asdict() for convolution in wanted],
-        "allow_tf32": config.allow_tf32,
-    }
-    done = run_child("cudnn_ct.cli.offline", request)
-    return [
-        [Candidate(**{**row, "relayout": (), "notes": tuple(row["notes"])}) for row in rows]
-        for rows in done["rows"]
-    ]
+    problems = [convolution.problem(config.allow_tf32) for convolution in wanted]
+    rows: list[list[Candidate]] = _by_child(_candidates, description, problems)
+    return rows
 
 
 def explain(
     description: dict[str, Any], graph: Graph, problem: str = "", names: dict[int, str] | None = None
 ) -> Explanation:
     """Return why cuDNN supports a graph on a described device or not; errors are those of :func:`plan`."""
-    pickled = base64.b64encode(pickle.dumps((graph, names))).decode()
-    request = {"device": description, "graph": pickled, "problem": problem}
-    about, supported, changes, reasons = run_child("cudnn_ct.cli.offline", request)["explanation"]
-    found = [Reason(tuple(engines), *rest) for engines, *rest in reasons]
-    return Explanation(about, tuple(supported), tuple(changes), tuple(found), graph=graph)
+    found: Explanation = _by_child(_explanation, description, graph, problem, names)
+    return found
 
 
 def each_graph(file: str | Path, description: dict[str, Any], output: str = "") -> dict[str, Any]:
@@ -244,9 +233,32 @@ def _result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return result
 
 
+def _by_child(work: Callable[..., Any], description: dict[str, Any], *arguments: Any) -> Any:
+    """Return what a function of a planner computes in a child process; values are pickled, both ways."""
+    call = base64.b64encode(pickle.dumps((work, description, arguments))).decode()
+    return _unpickled(run_child("cudnn_ct.cli.offline", {"call": call})["result"])
+
+
 def answer() -> None:
     """Run as the child process: read the request from stdin, and write the answer to stdout."""
-    answer_with(lambda request: _explanation(request) if "graph" in request else _candidates(request))
+    answer_with(_computed)
+
+
+def _computed(request: dict[str, Any]) -> dict[str, Any]:
+    work, description, arguments = _unpickled(request["call"])
+    return {"result": base64.b64encode(pickle.dumps(work(Planner(description), *arguments))).decode()}
+
+
+def _unpickled(text: str) -> Any:
+    return pickle.loads(base64.b64decode(text))  # noqa: S301  # this package has pickled it
+
+
+def _candidates(planner: Planner, problems: Sequence[ConvProblem]) -> list[list[Candidate]]:
+    return [candidates(with_even_padding(each), planner) for each in problems]
+
+
+def _explanation(planner: Planner, graph: Graph, problem: str, names: dict[int, str] | None) -> Explanation:
+    return explain_graph(graph, planner, problem, names=names)
 
 
 def answer_with(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -263,23 +275,54 @@ def answer_with(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
 
 
-def _candidates(request: dict[str, Any]) -> dict[str, Any]:
-    planner = Planner(request["device"])
-    problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
-    return {
-        "rows": [[row._asdict() for row in candidates(with_even_padding(each), planner)] for each in problems]
-    }
+# --- child processes: a request in JSON to stdin, and an answer in JSON, in the last line of stdout ---------
 
 
-def _explanation(request: dict[str, Any]) -> dict[str, Any]:
-    # Pickled by the parent process, whose input this is.
-    graph, names = pickle.loads(base64.b64decode(request["graph"]))  # noqa: S301
-    found = explain_graph(graph, Planner(request["device"]), request["problem"], names=names)
-    return {"explanation": [found.problem, found.supported, found.changes, found.reasons]}
+class NoAnswerError(Exception):
+    """A process has given no answer; the message says what it did instead."""
 
 
-def _convolution(row: dict[str, Any]) -> Convolution:
-    padding = row["padding"]
-    if isinstance(padding, list):  # JSON has no tuples
-        padding = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in padding)
-    return Convolution(**{**row, "padding": padding})
+def user_file(path: str | os.PathLike[str]) -> bytes:
+    """Read a program or another file to plan; raise ValueError if it cannot be read, or is not a file."""
+    try:
+        return contents(path, MAX_FILE)
+    except OSError as error:
+        raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}") from None
+
+
+def start(
+    module: str, request: dict[str, Any], environ: Mapping[str, str], files: Sequence[int], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``answer`` of a module in a child with these open files; raise OSError or TimeoutExpired."""
+    return subprocess.run(
+        [sys.executable or "python3", "-c", CHILD.format(module), *sys.path],
+        input=json.dumps({**request, "parent": os.getpid()}),
+        env=environ,
+        pass_fds=files,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=seconds,
+    )
+
+
+def read_request() -> dict[str, Any]:
+    """Return the request of this child process, which from now on is killed when its parent ends."""
+    request: dict[str, Any] = json.load(sys.stdin)
+    end_with(request["parent"])
+    return request
+
+
+def answer_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the answer of a process, its last line; raise NoAnswerError with how it ended instead."""
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        died = -done.returncode in set(signal.Signals)
+        how = signal.Signals(-done.returncode).name if died else f"exit code {done.returncode}"
+        words = (done.stderr.strip().splitlines() or [""])[-1]
+        raise NoAnswerError(f"ended with {how}{f': {words}' if words else ''}")
+    try:
+        answer: dict[str, Any] = json.loads(lines[-1])
+    except ValueError:
+        raise NoAnswerError(f"returned {lines[-1][:99]!r}, expected JSON") from None
+    return answer

@@ -26,7 +26,7 @@ from ..reference.dropout import dropout
 from ..reference.rnn import rnn, rnn_backward
 from ..shapes.rnn import rnn_parameters
 from ..typing import Layout, Precision
-from .device import name_here
+from .algorithms import name_here
 from .errors import NOTHING, fail, need_library
 from .options import json_option
 from .selftest_cases import OPERATIONS, cases
@@ -291,7 +291,7 @@ def _doctor() -> str:
     help="Run only this operation; may be repeated.",
 )  # fmt: skip
 @json_option
-def command(op: tuple[str, ...], as_json: bool) -> None:
+def selftest_command(op: tuple[str, ...], as_json: bool) -> None:
     """Compare every operation on the GPU, forward and backward, with NumPy.
 
     Exits with 0 if all rows pass, with 1 after a failure. Without a GPU it prints the reason, checks the

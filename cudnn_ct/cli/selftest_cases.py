@@ -16,10 +16,11 @@ from ..shapes.checks import FLOATS
 from ..shapes.conv import conv_output_shape
 from ..shapes.rnn import rnn_parameters, rnn_spec
 from ..shapes.specs import LAYOUTS
-from .selftest_fusions import PLAIN, W, X, causal_cases, fusion_cases
+from . import selftest_products as products
+from . import selftest_rows as rows
 from .selftest_graphs import graph_cases
-from .selftest_matrices import ROW_NORMS, attention_cases, matrix_cases
-from .selftest_rows import EXACT, PRODUCTS, ROUNDED, STRICT, SUMS, Case, Draw, Inputs, each_layout, required
+from .selftest_products import PLAIN, W, X, Y
+from .selftest_rows import EXACT, PRODUCTS, ROUNDED, STRICT, SUMS, Case, Draw, Inputs, each_layout, of_shapes
 
 # --- convolution -------------------------------------------------------------------------------------------
 
@@ -40,15 +41,9 @@ def _conv(
 ) -> Callable[[Draw], Inputs]:
     geometry = {name: value for name, value in keywords.items() if name != "activation"}
     y = conv_output_shape(x, w, **geometry)
-    images = {"dy": y, "w": w, "x": y if operation == "conv_transpose" else x, "bias": w[:1]}
-    shapes = {"x_shape": x, "w_shape": w}
-
-    def make(draw: Draw) -> Inputs:
-        names = required(operation)
-        operands = (shapes.get(name) or draw.floats(*images[name]) for name in names)
-        return Inputs(tuple(operands), keywords, device)
-
-    return make
+    shapes = {"dy": y, "w": w, "x": y if operation == "conv_transpose" else x, "bias": w[:1]}
+    shapes |= {"x_shape": x, "w_shape": w}
+    return of_shapes(keywords, {name: shapes[name] for name in rows.required(operation)}, device)
 
 
 def _convolutions() -> Iterator[Case]:
@@ -68,22 +63,18 @@ def _convolutions() -> Iterator[Case]:
         yield from each_layout(operation, "algo none", legacy, PRODUCTS, ("float32",), LAYOUTS[:1])
     yield from each_layout("conv", "", _conv("conv", X, W, PLAIN), EXACT, ("int8",))
     yield from each_layout("conv", "to float32", _to_float32, EXACT, ("int8",))
-    yield from each_layout("conv_backward_bias", "", lambda draw: Inputs((draw.floats(*X),), {}), PRODUCTS)
+    yield from each_layout("conv_backward_bias", "", of_shapes({}, {"dy": X}), PRODUCTS)
     for activation in ("relu", "identity"):
         fused = _conv("conv_bias_activation", X, W, PLAIN | {"activation": activation})
         yield from each_layout("conv_bias_activation", activation, fused, PRODUCTS)
-    yield from each_layout("conv_bias_activation", "residual, relu", _residual, PRODUCTS)
+    residual = of_shapes(PLAIN, {"x": X, "w": W, "bias": W[:1]}, residual=Y)
+    yield from each_layout("conv_bias_activation", "residual, relu", residual, PRODUCTS)
 
 
 def _to_float32(draw: Draw) -> Inputs:
     """Write int8 sums as float32 to memory that is filled with NaN."""
-    out = np.full((X[0], W[0], *X[2:]), np.nan, np.float32)
+    out = np.full(Y, np.nan, np.float32)
     return Inputs((draw.floats(*X), draw.floats(*W)), PLAIN | {"out": out})
-
-
-def _residual(draw: Draw) -> Inputs:
-    operands = draw.floats(*X), draw.floats(*W), draw.floats(W[0])
-    return Inputs(operands, PLAIN | {"residual": draw.floats(X[0], W[0], *X[2:])})
 
 
 # --- layers ------------------------------------------------------------------------------------------------
@@ -113,7 +104,7 @@ def _layers() -> Iterator[Case]:
             yield from each_layout(name, mode, _by_name(name, {"mode": mode}, _batch), SUMS)
     yield from each_layout("batch_norm_training", "relu", _training({"activation": "relu"}), SUMS)
     yield from each_layout("affine_grid", "", _theta, ROUNDED, layouts=LAYOUTS[:1])
-    dgrid = lambda draw: Inputs((draw.floats(2, 4, 5, 2),), {})  # noqa: E731
+    dgrid = of_shapes({}, {"dgrid": (2, 4, 5, 2)})
     yield from each_layout("affine_grid_backward", "", dgrid, SUMS, layouts=LAYOUTS[:1])
     yield from each_layout("grid_sample", "", partial(_sample, gradient=False), ROUNDED)
     yield from each_layout("grid_sample_backward", "", partial(_sample, gradient=True), SUMS)
@@ -196,7 +187,7 @@ def _tensors() -> Iterator[Case]:
 
 
 def _of_images(count: int, **keywords: Any) -> Callable[[Draw], Inputs]:
-    return lambda draw: Inputs(tuple(draw.floats(*IMAGE) for _ in range(count)), keywords)
+    return of_shapes(keywords, dict.fromkeys("ab"[:count], IMAGE))
 
 
 # --- recurrent networks ------------------------------------------------------------------------------------
@@ -239,7 +230,7 @@ def _by_name(
 def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> dict[str, Any]:
     per_channel = keywords.get("mode") != "per_activation"
     kept = (x.shape[1],) if per_channel else (1, *x.shape[1:])
-    names = [name for name in required(operation) if name not in keywords]
+    names = [name for name in rows.required(operation) if name not in keywords]
     found = {"x": x} | {name: draw.parameter(*kept) for name in names if name in PARAMETERS}
     if "dy" in names:
         y, forward = x, operation.removesuffix("_backward")
@@ -254,7 +245,9 @@ def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> d
 def _without_rows(named: set[str]) -> Iterator[Case]:
     """Yield rows for each operation that ``named`` lacks and whose operands have the names above."""
     for name in reference.__all__:
-        of_channels = set(required(name)) <= {"x", "y", "dy", *PARAMETERS} and not name.startswith(ROW_NORMS)
+        of_channels = set(rows.required(name)) <= {"x", "y", "dy", *PARAMETERS} and not name.startswith(
+            products.ROW_NORMS
+        )
         if name not in named and of_channels:
             yield from each_layout(name, "", _by_name(name, {}), SUMS)
 
@@ -265,11 +258,11 @@ def _without_rows(named: set[str]) -> Iterator[Case]:
 def cases() -> list[Case]:
     """Return all rows."""
     parts = (
-        *(_convolutions, fusion_cases, causal_cases, graph_cases, _layers),
-        *(attention_cases, matrix_cases, _recurrent, _tensors),
+        *(_convolutions, products.fusion_cases, products.causal_cases, graph_cases, _layers),
+        *(products.attention_cases, products.matrix_cases, _recurrent, _tensors),
     )
-    rows = [row for part in parts for row in part()]
-    return [*rows, *_without_rows({case.operation for case in rows})]
+    found = [case for part in parts for case in part()]
+    return [*found, *_without_rows({case.operation for case in found})]
 
 
 OPERATIONS = tuple(dict.fromkeys(case.operation for case in cases()))

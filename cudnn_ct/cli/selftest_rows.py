@@ -81,6 +81,24 @@ class Draw:
         return self.rng.uniform(0.5, 2, shape).astype(self.wide)
 
 
+def of_shapes(
+    keywords: dict[str, Any], operands: dict[str, Any], device: dict[str, Any] | None = None, **optional: Any
+) -> Callable[[Draw], Inputs]:
+    """Return a function that draws arrays of these shapes: operands in their order, others as keywords."""
+
+    def one(draw: Draw, name: str, shape: Any) -> Any:
+        if name.endswith("_shape"):  # an argument that is a shape
+            return shape
+        return draw.parameter(*shape) if name == "scale" else draw.floats(*shape)
+
+    def make(draw: Draw) -> Inputs:
+        given = tuple(one(draw, name, shape) for name, shape in operands.items())
+        arrays = {name: one(draw, name, shape) for name, shape in optional.items()}
+        return Inputs(given, keywords | arrays, device or {})
+
+    return make
+
+
 @cache
 def required(operation: str) -> tuple[str, ...]:
     """Return the names of the parameters of an operation that have no default."""

@@ -163,22 +163,24 @@ def element(name: str) -> Element:
             lambda value: Fraction(value.numerator, value.denominator),
         )
     if name == "DATA_TYPE":
-        return Element(code, ctypes.c_int, _dtype_code, lambda value: _DTYPE_NAMES.get(value, value))
+        return Element(
+            code,
+            ctypes.c_int,
+            lambda dtype: (
+                dtype if isinstance(dtype, int) else (GRAPH_DTYPES.get(dtype) or as_dtype(dtype)).code
+            ),
+            lambda value: _DTYPE_NAMES.get(value, value),
+        )
     camel = name.title().replace("_", "")  # BackendHeurMode is that of HEUR_MODE, PaddingMode of PADDING_MODE
     enum = _ENUMS.get(name) or getattr(enums, f"Backend{camel}", None) or getattr(enums, camel)
     names = {member.lower(): int(number) for member, number in enum.__members__.items()}
+    members = {number: member for member, number in reversed(names.items())}  # the first of several names
     return Element(
         code,
         ctypes.c_int,
         lambda value: _number(enum.__name__, names, value),
-        lambda value: _name_in(enum, value),
+        lambda value: members.get(value, str(value)),  # only a newer cuDNN names it
     )
-
-
-def _dtype_code(dtype: Any) -> int:
-    if isinstance(dtype, int):
-        return dtype
-    return (GRAPH_DTYPES[dtype] if dtype in GRAPH_DTYPES else as_dtype(dtype)).code
 
 
 def _number(enum: str, names: dict[str, int], value: Any) -> int:
@@ -191,11 +193,3 @@ def _number(enum: str, names: dict[str, int], value: Any) -> int:
     if found is None:
         raise ValueError(f"unknown {enum}: got {value!r}, expected one of {', '.join(names)}")
     return found
-
-
-def _name_in(enum: Any, value: int) -> str:
-    """Return the name of a member in lower case, or the number if only a newer cuDNN names it."""
-    try:
-        return str(enum(value).name).lower()
-    except ValueError:
-        return str(value)

@@ -8,7 +8,7 @@ column that the graph computes, or that the gradient of an activation reads, is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..dtypes import DTYPES
@@ -31,7 +31,7 @@ def wrong_broadcasts(graph: Graph) -> Iterator[tuple[Tensor, TensorSpec]]:
     rows = {one.row for one in graph.nodes}
     if sum(one.row == "matmul" for one in graph.nodes) > 1:
         return
-    before = _needed_by(graph, CONVOLUTIONS)
+    before = needed_by_products(graph, CONVOLUTIONS)
     computed = _computed(graph)
     for one in graph.nodes:
         if one.row != "pointwise":
@@ -158,11 +158,11 @@ def is_channels_last(spec: TensorSpec) -> bool:
     return spec.strides == packed_strides(spec.shape, "nhwc")
 
 
-def needed_by_products(graph: Graph) -> dict[int, set[str]]:
+def needed_by_products(graph: Graph, products: Collection[str] = PRODUCTS) -> dict[int, set[str]]:
     """Return the uids of tensors that are computed for products, and the dtypes of the products' operands."""
     needed: dict[int, set[str]] = {}
     for one in reversed(graph.nodes):
-        if one.row in PRODUCTS:
+        if one.row in products:
             for _, tensor in tensors_of_node(one):
                 if tensor.uid != result_of(one):
                     needed.setdefault(tensor.uid, set()).add(tensor.spec.dtype)
@@ -184,15 +184,6 @@ def tensors_of_node(one: Node) -> Iterator[tuple[str, Tensor]]:
     for name, value in one.attributes.items():
         if isinstance(value, Tensor):
             yield name, value
-
-
-def _needed_by(graph: Graph, products: Mapping[str, str]) -> set[int]:
-    """Return the uids of tensors that are computed for a node of ``products``."""
-    needed: set[int] = set()
-    for one in reversed(graph.nodes):
-        if one.row in products or (one.row == "pointwise" and result_of(one) in needed):
-            needed |= {tensor.uid for _, tensor in tensors_of_node(one)} - {result_of(one)}
-    return needed
 
 
 def _computed(graph: Graph) -> set[int]:

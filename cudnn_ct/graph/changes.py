@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -64,7 +65,6 @@ def _changes(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
     for change in (
         *_computed(graph),
         *_stored(graph, names),
-        *_one_stored(graph, names),
         *_laid_out(graph),
         *_sized(graph),
     ):
@@ -94,33 +94,40 @@ def _computed(graph: Graph) -> Iterator[_Change]:
 
 
 def _stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
-    """Yield changes of the dtype of all operands that have one dtype, or of all operands."""
-    dtypes = sorted({one.spec.dtype for one in graph.operands if _is_float(one)})
+    """Yield changes of dtypes: of all operands that have one dtype, of all operands, and of one operand.
+
+    The latter becomes float32, or has the dtype of the first operand.
+    """
+    floats = [one for one in graph.operands if one.spec.dtype.startswith(("float", "bfloat"))]
+    dtypes = sorted({one.spec.dtype for one in floats})
     for old in [(dtype,) for dtype in dtypes] + ([tuple(dtypes)] if len(dtypes) > 1 else []):
+        those = [names[one.uid] for one in graph.operands if one.spec.dtype in old]
+        have = f"{'is' if len(those) == 1 else 'are'} {_listed(old)}"
+
+        def stored(one: Tensor, old: tuple[str, ...] = old) -> bool:
+            stays = one.value is not None or (one.virtual and old == ("float32",))
+            return one.spec.dtype in old and not stays
+
         for new in FLOATS:
-
-            def stored(one: Tensor, old: tuple[str, ...] = old, new: str = new) -> Tensor:
-                stays = one.value is not None or (one.virtual and old == ("float32",))
-                changes = one.spec.dtype in old and not stays
-                return one._replace(spec=one.spec._replace(dtype=new)) if changes else one
-
-            those = [names[one.uid] for one in graph.operands if one.spec.dtype in old]
-            words = f"{_listed(those)} must be {new} ({'is' if len(those) == 1 else 'are'} {_listed(old)})"
-            yield _Change(words, mapped_graph(graph, tensor=stored))
-
-
-def _one_stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
-    """Yield changes of the dtype of one operand: to float32, or to that of the first operand."""
-    floats = [one for one in graph.operands if _is_float(one)]
+            yield _Change(f"{_listed(those)} must be {new} ({have})", _retyped(graph, new, stored))
     for changed in floats[1:]:
+        same_memory = partial(_has_memory_of, changed.uid)
         for new in dict.fromkeys((floats[0].spec.dtype, "float32")):
-
-            def stored(one: Tensor, uid: int = changed.uid, new: str = new) -> Tensor:
-                changes = uid in (one.uid, one.same_memory_as)
-                return one._replace(spec=one.spec._replace(dtype=new)) if changes else one
-
             words = f"{names[changed.uid]} must be {new} (is {changed.spec.dtype})"
-            yield _Change(words, mapped_graph(graph, tensor=stored))
+            yield _Change(words, _retyped(graph, new, same_memory))
+
+
+def _has_memory_of(uid: int, one: Tensor) -> bool:
+    return uid in (one.uid, one.same_memory_as)
+
+
+def _retyped(graph: Graph, dtype: str, changes: Callable[[Tensor], bool]) -> Graph:
+    """Replace the dtype of the tensors for which ``changes`` is true."""
+
+    def retyped(one: Tensor) -> Tensor:
+        return one._replace(spec=one.spec._replace(dtype=dtype)) if changes(one) else one
+
+    return mapped_graph(graph, tensor=retyped)
 
 
 def _laid_out(graph: Graph) -> Iterator[_Change]:
@@ -148,21 +155,24 @@ def _sized(graph: Graph) -> Iterator[_Change]:
                 words = (
                     f"the head width must be {_numbers(new)} or another supported one (is {_numbers(widths)})"
                 )
-                yield _Change(words, _resized(graph, dict(zip(widths, new, strict=True)), heads, (-1,)))
+                changed = dict(zip(widths, new, strict=True))
+                yield _Change(words, _resized(graph, changed, dict.fromkeys(heads, (-1,)), ()))
         elif one.row.startswith("conv_"):
             weight = next(named[name] for name in ("w", "dw") if name in named)
             counts = weight.spec.shape[:2]
             new = [_rounded(count) for count in counts]
             words = f"channels must be multiples of {MULTIPLE} (are {_numbers([counts[1], counts[0]])})"
-            yield _Change(words, _with_channels(graph, weight.uid, dict(zip(counts, new, strict=True))))
+            yield _Change(
+                words, _resized(graph, dict(zip(counts, new, strict=True)), {weight.uid: (0, 1)}, (1,))
+            )
         elif one.row.startswith("norm"):
             count = named["xdesc"].spec.shape[1]
             words = f"channels must be a multiple of {MULTIPLE} (are {count})"
-            yield _Change(words, _resized(graph, {count: _rounded(count)}, set(), (1,)))
+            yield _Change(words, _resized(graph, {count: _rounded(count)}, {}, (1,)))
         elif one.row == "matmul":
             sizes = {*named["adesc"].spec.shape[-2:], *named["bdesc"].spec.shape[-2:]}
             words = f"rows and columns must be multiples of {MULTIPLE} (are {_numbers(sorted(sizes))})"
-            yield _Change(words, _resized(graph, {size: _rounded(size) for size in sizes}, set(), (-2, -1)))
+            yield _Change(words, _resized(graph, {size: _rounded(size) for size in sizes}, {}, (-2, -1)))
 
 
 _HEADS = ("qdesc", "kdesc", "vdesc", "odesc", "doddesc", "dqdesc", "dkdesc", "dvdesc")
@@ -176,37 +186,21 @@ def _numbers(values: Any) -> str:
     return " and ".join(str(value) for value in dict.fromkeys(values))
 
 
-def _resized(graph: Graph, lengths: dict[int, int], uids: set[int], axes: tuple[int, ...]) -> Graph:
-    """Replace lengths along some axes of the tensors of ``uids``, or of all tensors."""
+def _resized(
+    graph: Graph, lengths: dict[int, int], axes: dict[int, tuple[int, ...]], others: tuple[int, ...]
+) -> Graph:
+    """Replace lengths along the ``axes`` of tensors by uid, and along ``others`` of all other tensors."""
 
     def resized(one: Tensor) -> Tensor:
-        if uids and one.uid not in uids:
-            return one
         shape = list(one.spec.shape)
-        for axis in axes:
+        for axis in axes.get(one.uid, others):
             shape[axis] = lengths.get(shape[axis], shape[axis])
-        return _reshaped(one, tuple(shape))
+        if tuple(shape) == one.spec.shape:
+            return one
+        strides = packed_strides(tuple(shape), one.spec.layout or "nchw")
+        return one._replace(spec=TensorSpec(tuple(shape), strides, one.spec.dtype))
 
     return mapped_graph(graph, tensor=resized)
-
-
-def _with_channels(graph: Graph, weight: int, counts: dict[int, int]) -> Graph:
-    """Replace the number of channels of a convolution, which are also lengths of its weight."""
-
-    def resized(one: Tensor) -> Tensor:
-        shape, last = list(one.spec.shape), 2 if one.uid == weight else 1
-        for axis in range(0 if one.uid == weight else 1, max(last, 2)):
-            shape[axis] = counts.get(shape[axis], shape[axis])
-        return _reshaped(one, tuple(shape))
-
-    return mapped_graph(graph, tensor=resized)
-
-
-def _reshaped(one: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if shape == one.spec.shape:
-        return one
-    layout = one.spec.layout or "nchw"
-    return one._replace(spec=TensorSpec(shape, packed_strides(shape, layout), one.spec.dtype))
 
 
 # --- other GPUs --------------------------------------------------------------------------------------------
@@ -257,7 +251,3 @@ def _listed(words: Sequence[str]) -> str:
     """Return words with commas and "and"."""
     *first, last = dict.fromkeys(words)
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _is_float(tensor: Tensor) -> bool:
-    return tensor.spec.dtype.startswith(("float", "bfloat"))

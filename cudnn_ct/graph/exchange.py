@@ -57,7 +57,7 @@ def record_plans(*, shapes_only: bool | None = None) -> Iterator[RecordedPlans]:
     0
     """
     if shapes_only is None:
-        shapes_only = not _has_device()
+        shapes_only = not _gpus()
     made = RecordedPlans(on_shapes=shapes_only)
     with ExitStack() as block:
         if shapes_only:
@@ -190,13 +190,9 @@ def _misfit(entry: StoredPlan) -> str:
     return ""
 
 
-def _has_device() -> bool:
-    try:
-        return devices.device_count() > 0
-    except CudnnError:
-        return False
-
-
 def _gpus() -> list[str]:
-    count = devices.device_count() if _has_device() else 0
-    return list(dict.fromkeys(devices.device_name(device) for device in range(count)))
+    """Return the names of the devices of this machine; none without a driver."""
+    try:
+        return list(dict.fromkeys(map(devices.device_name, range(devices.device_count()))))
+    except CudnnError:
+        return []

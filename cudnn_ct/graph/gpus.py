@@ -9,14 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._gpus import capabilities, table
+from .._gpus import table
 
 DERIVED_NOTE = "described from public sources, not recorded on a device"
-
-
-def gpu_names() -> tuple[str, ...]:
-    """Return the names of all descriptions, the recorded ones first."""
-    return tuple(capabilities())
 
 
 def is_derived(name: object) -> bool:
@@ -25,7 +20,7 @@ def is_derived(name: object) -> bool:
 
 
 def description_of(name: str) -> dict[str, Any]:
-    """Return the description of one of :func:`gpu_names`, for a `graph.offline.Planner`."""
+    """Return the description of a GPU by its name, for a `graph.offline.Planner`."""
     tables = table()
     if not is_derived(name):
         return dict(tables["recorded"][name]["values"])

@@ -16,16 +16,7 @@ from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..facts import Fact, Target, facts, ignores
 from ..shapes.specs import LAYOUTS, TensorSpec, equivalent_strides
-from .broadcasts import (
-    CONVOLUTIONS,
-    WORD,
-    is_channels_last,
-    needed_by_products,
-    result_of,
-    tensors_of_node,
-    wrong_broadcasts,
-    wrong_conversions,
-)
+from . import broadcasts
 from .operations import Graph, Node
 
 NATIVE = "native graph"  # the operation of these facts
@@ -42,7 +33,7 @@ def check_layouts(graph: Graph, target: Target) -> None:
     """
     if sum(one.row == "matmul" for one in graph.nodes) > 1:
         return
-    if len(graph.nodes) == 1 and graph.nodes[0].row in CONVOLUTIONS:
+    if len(graph.nodes) == 1 and graph.nodes[0].row in broadcasts.CONVOLUTIONS:
         return  # most graphs: facts about a convolution alone are about engines
     rejections = facts("reject", NATIVE, target)
     for name, tensors_that_meet in CONDITIONS.items():
@@ -70,7 +61,7 @@ def _nodes(graph: Graph, row: str) -> Iterator[Node]:
 
 
 def _specs(one: Node) -> dict[str, TensorSpec]:
-    return {name: tensor.spec for name, tensor in tensors_of_node(one)}
+    return {name: tensor.spec for name, tensor in broadcasts.tensors_of_node(one)}
 
 
 def _listed(specs: Mapping[str, TensorSpec]) -> str:
@@ -84,8 +75,8 @@ def _norm_and_gradient(graph: Graph) -> Iterator[str]:
 
 
 def _part_words(graph: Graph) -> Iterator[str]:
-    for tensor, dtype in wrong_conversions(graph):
-        count = WORD // DTYPES[tensor.spec.dtype].itemsize
+    for tensor, dtype in broadcasts.wrong_conversions(graph):
+        count = broadcasts.WORD // DTYPES[tensor.spec.dtype].itemsize
         wanted = f"its contiguous axis and its other strides must be multiples of {count}"
         yield f"got {tensor.spec}{f' converted to {dtype}' if dtype else ''}; {wanted}"
 
@@ -94,7 +85,7 @@ def _images(graph: Graph) -> Iterator[tuple[Node, dict[str, TensorSpec], bool]]:
     """Yield each convolution among other nodes, its tensors, and whether these have a common layout."""
     if len(graph.nodes) > 1:
         for one in graph.nodes:
-            if one.row in CONVOLUTIONS:
+            if one.row in broadcasts.CONVOLUTIONS:
                 specs = _specs(one)
                 common = any(all(name in spec.layouts for spec in specs.values()) for name in LAYOUTS)
                 yield one, specs, common
@@ -103,15 +94,15 @@ def _images(graph: Graph) -> Iterator[tuple[Node, dict[str, TensorSpec], bool]]:
 def _one_pixel(graph: Graph) -> Iterator[str]:
     """Engines read a result of one pixel as channels last: channels are adjacent in both layouts."""
     for one, specs, common in _images(graph):
-        pixels = prod(specs[CONVOLUTIONS[one.row]].shape[2:])
-        if common and pixels == 1 and not all(map(is_channels_last, specs.values())):
+        pixels = prod(specs[broadcasts.CONVOLUTIONS[one.row]].shape[2:])
+        if common and pixels == 1 and not all(map(broadcasts.is_channels_last, specs.values())):
             yield _listed(specs)
 
 
 def _two_half_precisions(graph: Graph) -> Iterator[str]:
     """Engine 2 accepts them and computes wrong results; all other engines reject them."""
     for one, specs, _ in _images(graph):
-        result = CONVOLUTIONS[one.row]
+        result = broadcasts.CONVOLUTIONS[one.row]
         operands = {name: spec for name, spec in specs.items() if name != result}
         if {spec.dtype for spec in operands.values()} == {"float16", "bfloat16"}:
             yield _listed(operands)
@@ -136,12 +127,12 @@ def _narrow_sums(graph: Graph) -> Iterator[str]:
 def _indices_of_pooling(graph: Graph) -> Iterator[str]:
     for one in _nodes(graph, "resample_forward"):
         specs = _specs(one)
-        if "idxdesc" in specs and not all(map(is_channels_last, specs.values())):
+        if "idxdesc" in specs and not all(map(broadcasts.is_channels_last, specs.values())):
             yield _listed(specs)
 
 
 def _computed_pooling(graph: Graph) -> Iterator[str]:
-    results = {result_of(other) for other in _nodes(graph, "pointwise")}
+    results = {broadcasts.result_of(other) for other in _nodes(graph, "pointwise")}
     for one in _nodes(graph, "resample_forward"):
         x: Any = one.attributes["xdesc"]
         if x.virtual or x.uid in results:
@@ -154,14 +145,14 @@ def _averages_with_padding(graph: Graph) -> Iterator[str]:
         before, after, specs = values["pre_paddings"], values["post_paddings"], _specs(one)
         longer = any(more > less for less, more in zip(before, after, strict=True))
         counts = values["mode"] in _COUNTING_PADDING
-        if counts and longer and not all(map(is_channels_last, specs.values())):
+        if counts and longer and not all(map(broadcasts.is_channels_last, specs.values())):
             yield f"got padding {before} and {after}"
 
 
 def _computed_choice(graph: Graph) -> Iterator[str]:
-    of_products, uses = needed_by_products(graph), _uses(graph)
+    of_products, uses = broadcasts.needed_by_products(graph), _uses(graph)
     for one in _nodes(graph, "pointwise"):
-        if one.attributes["mode"] == "binary_select" and result_of(one) in of_products:
+        if one.attributes["mode"] == "binary_select" and broadcasts.result_of(one) in of_products:
             tensors: list[Any] = [one.attributes[name] for name in ("xdesc", "bdesc")]
             # Each must be an input of the graph that one node reads.
             if any(one.value is not None or one.virtual or uses[one.uid] != 1 for one in tensors):
@@ -180,7 +171,7 @@ def _identity_of_used(graph: Graph) -> Iterator[str]:
     uses = _uses(graph)
     for one in _nodes(graph, "pointwise"):
         if one.attributes["mode"] == "identity":
-            tensors = dict(tensors_of_node(one))
+            tensors = dict(broadcasts.tensors_of_node(one))
             x, y = (tensors[name] for name in ("xdesc", "ydesc"))
             if x.virtual and uses[x.uid] > 2 and x.spec.dtype == y.spec.dtype:
                 yield ""
@@ -188,7 +179,7 @@ def _identity_of_used(graph: Graph) -> Iterator[str]:
 
 def _other_strides(graph: Graph) -> Iterator[str]:
     for one in _nodes(graph, "pointwise"):
-        specs = [tensor.spec for _, tensor in tensors_of_node(one) if tensor.value is None]
+        specs = [tensor.spec for _, tensor in broadcasts.tensors_of_node(one) if tensor.value is None]
         result = max(specs, key=lambda spec: spec.size)
         for spec in (spec for spec in specs if spec.shape == result.shape):
             if not equivalent_strides(spec.shape, spec.strides, result.strides):
@@ -199,14 +190,14 @@ def _shared_element(graph: Graph) -> Iterator[str]:
     products = (_specs(one)["cdesc"].shape for one in _nodes(graph, "matmul"))
     if any(shape[-1] == 1 < prod(shape[:-2]) for shape in products):
         for one in _nodes(graph, "pointwise"):
-            for _, tensor in tensors_of_node(one):
+            for _, tensor in broadcasts.tensors_of_node(one):
                 if tensor.spec.size == 1 and tensor.value is None and not tensor.virtual:
                     yield f"got {tensor.spec}"
 
 
 def _uses(graph: Graph) -> Counter[int]:
     """Return the number of nodes that have each tensor; its producer is one of them."""
-    return Counter(tensor.uid for one in graph.nodes for _, tensor in tensors_of_node(one))
+    return Counter(tensor.uid for one in graph.nodes for _, tensor in broadcasts.tensors_of_node(one))
 
 
 CONDITIONS: dict[str, Callable[[Graph], Iterator[str]]] = {
@@ -227,6 +218,8 @@ CONDITIONS: dict[str, Callable[[Graph], Iterator[str]]] = {
     "an index along the first of three axes": _first_index,
     "an identity of a tensor with other uses": _identity_of_used,
     "elementwise operands of different layouts": _other_strides,
-    BROADCASTS: lambda graph: (f"{x.spec} is broadcast to {shape}" for x, shape in wrong_broadcasts(graph)),
+    BROADCASTS: lambda graph: (
+        f"{x.spec} is broadcast to {shape}" for x, shape in broadcasts.wrong_broadcasts(graph)
+    ),
 }
 """The conditions of facts about native graphs, by name; a fact has one of them."""

@@ -138,11 +138,6 @@ def without_wrong_tf32(problem: ConvProblem) -> ConvProblem:
     return problem._replace(tensor_cores=False) if wrong else problem
 
 
-def strided_and_dilated(problem: ConvProblem) -> bool:
-    """Return whether stride and dilation of one axis exceed 1."""
-    return any(min(pair) > 1 for pair in zip(problem.stride, problem.dilation, strict=True))
-
-
 def _channels_first(spec: TensorSpec, problem: ConvProblem) -> bool:
     return bool(spec.layouts) and written_as(spec, problem) != "nhwc"
 
@@ -181,7 +176,9 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
     ),
     "2**31 or more elements": lambda p: max(p.core.x.size, p.core.y.size) >= 2**31,
     "uneven padding": lambda p: p.core.asymmetric_padding,
-    "stride and dilation above 1": lambda p: strided_and_dilated(p.core),
+    "stride and dilation above 1": lambda p: any(
+        min(pair) > 1 for pair in zip(p.core.stride, p.core.dilation, strict=True)
+    ),
     "a flipped filter": lambda p: p.core.mode == "convolution",
     "a result of one pixel": lambda p: prod(p.core.y.shape[2:]) == 1,
     "x in NHWC": lambda p: not _channels_first(p.core.x, p.core),
@@ -260,14 +257,16 @@ def _adds_in_any_order(problem: Any) -> bool:
     return False
 
 
+def _indexed(problem: Any) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield the shape and the axis of each index of elements."""
+    for one in problem.nodes:
+        if one.attribute("mode") == "gen_index":
+            yield problem.operands_of(one)["x"].spec.shape, one.attribute("axis")
+
+
 def _indexes_rows_of_products(problem: Any) -> bool:
     """Whether a graph with a product has the index of rows of several matrices."""
-    shapes = [
-        (problem.operands_of(one)["x"].spec.shape, one.attribute("axis"))
-        for one in problem.nodes
-        if one.attribute("mode") == "gen_index"
-    ]
-    rows = any(axis == len(shape) - 2 and prod(shape[:-2]) > 1 for shape, axis in shapes)
+    rows = any(axis == len(shape) - 2 and prod(shape[:-2]) > 1 for shape, axis in _indexed(problem))
     return rows and _has_kind(problem, "matmul")
 
 
@@ -286,22 +285,6 @@ def _clips_beside_product(problem: Any) -> bool:
     return clipped and _has_kind(problem, "matmul")
 
 
-def _reduces_one_element(problem: Any) -> bool:
-    return any(
-        problem.operands_of(one)["x"].spec.shape == problem.results_of(one)["y"].spec.shape
-        for one in problem.nodes
-        if one.kind == "reduction"
-    )
-
-
-def _indexes_first_axis(problem: Any) -> bool:
-    return any(
-        one.attribute("axis") == 0 and len(problem.operands_of(one)["x"].spec.shape) == 3
-        for one in problem.nodes
-        if one.attribute("mode") == "gen_index"
-    )
-
-
 _POOLINGS: dict[str, Condition] = {
     "bfloat16": lambda p: p.dtype == "bfloat16",
     "maxima": lambda p: p.mode == "maxpool",
@@ -310,8 +293,14 @@ _POOLINGS: dict[str, Condition] = {
 
 _GRAPHS: dict[str, Condition] = {
     "a clipped relu and a product of matrices": _clips_beside_product,
-    "a reduction of axes of length 1": _reduces_one_element,
-    "an index along the first of three axes": _indexes_first_axis,
+    "a reduction of axes of length 1": lambda p: any(
+        p.operands_of(one)["x"].spec.shape == p.results_of(one)["y"].spec.shape
+        for one in p.nodes
+        if one.kind == "reduction"
+    ),
+    "an index along the first of three axes": lambda p: any(
+        axis == 0 and len(shape) == 3 for shape, axis in _indexed(p)
+    ),
     "logical operations": lambda p: _has_mode(p, *LOGICAL),
     "computed conditions": lambda p: any(
         value.spec.dtype == "bool" and value.role == "virtual" for value in p.values

@@ -102,12 +102,10 @@ def _attention(problem: Any) -> Iterator[Subject]:
 
 
 def _row_norm(problem: Any) -> Iterator[Subject]:
-    statistics = problem.invstd is not None
-    yield node_mode(problem), Norm(problem.shape.columns, statistics)
-
-
-def _row_norm_gradient(problem: Any) -> Iterator[Subject]:
-    yield f"{node_mode(problem)}_backward", Norm(problem.shape.columns)
+    if hasattr(problem, "dy"):
+        yield f"{node_mode(problem)}_backward", Norm(problem.shape.columns)
+    else:
+        yield node_mode(problem), Norm(problem.shape.columns, problem.invstd is not None)
 
 
 def node_mode(problem: Any) -> str:
@@ -191,7 +189,7 @@ _BY_TYPE: dict[str, Callable[[Any], Iterator[Subject]]] = {
     "AttentionProblem": _attention,
     "ScaledAttentionProblem": _attention,
     "RowNorm": _row_norm,
-    "RowNormGradient": _row_norm_gradient,
+    "RowNormGradient": _row_norm,
     "GraphProblem": _graph,
     "RNNProblem": _network,
 }

@@ -8,6 +8,8 @@ from functools import cache
 from math import copysign, isnan
 from typing import Any
 
+import numpy as np
+
 from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
@@ -36,8 +38,6 @@ def scalar_bytes(dtype: str, value: float = 0.0) -> Any:
     row = DTYPES[dtype]
     if value == 0 and copysign(1, value) > 0:
         return ctypes.byref((ctypes.c_char * 8)())
-    import numpy as np
-
     with np.errstate(all="ignore"):
         half = dtype in ("float16", "bfloat16")
         held = _round_to_odd(value) if half else np.asarray(value).astype(row.numpy)
@@ -46,8 +46,6 @@ def scalar_bytes(dtype: str, value: float = 0.0) -> Any:
 
 def element_bytes(dtype: str, value: float) -> bytes:
     """Return a value as an element of a dtype, rounded once: ml_dtypes rounds to float32 before."""
-    import numpy as np
-
     with np.errstate(all="ignore"):
         narrow = DTYPES[dtype].itemsize < 4 and DTYPES[dtype].numpy.kind in "fV"
         held = _round_to_odd(value) if narrow else np.asarray(value)
@@ -56,8 +54,6 @@ def element_bytes(dtype: str, value: float) -> bytes:
 
 def _round_to_odd(value: float) -> Any:
     """Round to a float32 with an odd last bit if inexact, so that cuDNN's rounding is the only one."""
-    import numpy as np
-
     single = np.array(value).astype(np.float32)
     nearest = float(single)
     if nearest != value and not isnan(value):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..dtypes import GRAPH_DTYPES
 from ..shapes.specs import TensorSpec
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 # Largest difference of two results, relative to the largest magnitude in the tensor: several roundings of
 # each dtype. Float32 may be computed with TF32 tensor cores.
@@ -42,8 +41,6 @@ def difference(
 
 
 def _difference(spec: TensorSpec, ours: Bytes, others: Bytes, tolerance: float) -> str:
-    import numpy as np
-
     if np.array_equal(ours, others):
         return ""
     dtype = spec.dtype

@@ -9,17 +9,8 @@ from typing import Any, NamedTuple
 
 from ..context import Context
 from ..shapes.specs import ALIGNMENT, TensorSpec
+from . import elementwise
 from .base import Plan, tensors_of
-from .elementwise import (
-    cast_plan,
-    copy_plan,
-    duplicate_plan,
-    fill_plan,
-    into_copy,
-    scale_plan,
-    scaled_copy_plan,
-    scaled_duplicate_plan,
-)
 from .program import ALPHA, BETA, Program, Step, Steps, Variants, chained, unscaled
 from .workspace import nbytes_of
 
@@ -41,8 +32,8 @@ def on_copies(
     updated: int = 0,
     *,
     align: bool = False,
-    copy_into: Callable[[TensorSpec, TensorSpec], Plan] = into_copy,
-    copy_out_of: Callable[[TensorSpec, TensorSpec], Plan] = copy_plan,
+    copy_into: Callable[[TensorSpec, TensorSpec], Plan] = elementwise.into_copy,
+    copy_out_of: Callable[[TensorSpec, TensorSpec], Plan] = elementwise.copy_plan,
 ) -> Program:
     """Return a program that runs a plan on copies of some of its operands.
 
@@ -64,9 +55,9 @@ def on_copies(
         into: Plan | None = None
         out_of: Plan | None = None
         if place < first or place >= count - updated:
-            into = duplicate_plan(spec) if packed is None else copy_into(spec, packed)
+            into = elementwise.duplicate_plan(spec) if packed is None else copy_into(spec, packed)
         if place >= first:
-            duplicate = scaled_duplicate_plan if place == first else duplicate_plan
+            duplicate = elementwise.scaled_duplicate_plan if place == first else elementwise.duplicate_plan
             out_of = duplicate(spec) if packed is None else copy_out_of(packed, spec)
         nbytes, always = nbytes_of(packed or spec), packed is not None
         copies[place] = _Move(nbytes, into, out_of, always, _kind(spec, packed or spec))
@@ -127,7 +118,7 @@ def scaled_after(inner: Plan, operands: int, result: TensorSpec, factor: float =
     places = tuple(range(operands))
     steps = [
         Step(inner, (*places, operands + 1)),
-        Step(scaled_copy_plan(result, result, factor), (operands + 1, operands), ALPHA, BETA),
+        Step(elementwise.scaled_copy_plan(result, result, factor), (operands + 1, operands), ALPHA, BETA),
     ]
     return Program(
         Steps([result], steps),
@@ -145,15 +136,17 @@ def zero_or_scale(spec: TensorSpec) -> Program:
     # cudnnSetTensor does not support int32, whose zero has the same bits; int32 is never scaled.
     spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
     # Zeros are set, because scaling by 0 keeps NaN.
-    zero = [Step(fill_plan(spec, 0.0), (-1,))]
+    zero = [Step(elementwise.fill_plan(spec, 0.0), (-1,))]
     variants = Variants(lambda _, alpha, beta: beta == 0, lambda _: Steps((), zero))  # noqa: ARG005
-    return Program(Steps((), [Step(scale_plan(spec), (-1,), BETA)]), variants=variants, about=about)
+    return Program(
+        Steps((), [Step(elementwise.scale_plan(spec), (-1,), BETA)]), variants=variants, about=about
+    )
 
 
 def zero_results(specs: Sequence[TensorSpec]) -> Program:
     """Return the plan result = 0 for each result that has elements: sums without terms."""
     filled = [(place - len(specs), spec) for place, spec in enumerate(specs) if spec.size]
-    steps = [Step(fill_plan(spec, 0.0), (place,)) for place, spec in filled]
+    steps = [Step(elementwise.fill_plan(spec, 0.0), (place,)) for place, spec in filled]
     return Program(Steps((), steps), about="chosen: no terms to sum, the results are set to 0")
 
 
@@ -180,9 +173,9 @@ def on_float32(maker: PlanMaker, *dtypes: str) -> PlanMaker:
                 continue
             places[place] = copied = len(tensors) + list(copies).index(name)
             if place < first or place >= read_again:
-                into.append(Step(cast_plan(spec, copies[name]), (place, copied)))
+                into.append(Step(elementwise.cast_plan(spec, copies[name]), (place, copied)))
             if place >= first:
-                out_of.append(Step(cast_plan(copies[name], spec), (copied, place)))
+                out_of.append(Step(elementwise.cast_plan(copies[name], spec), (copied, place)))
         # The first result is last, because the last step applies alpha and beta.
         return chained(list(copies.values()), [*into, Step(inner, tuple(places)), *reversed(out_of)])
 

@@ -4,12 +4,15 @@ Names, operands and mathematical parameters are those of the package's operation
 only on a device (algorithm, precision, stream) do not exist.
 """
 
+import numpy as np
+
 from ..shapes.conv import conv_output_shape as conv_output_shape
 from ..shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from ..shapes.pooling import pool_output_shape as pool_output_shape
 from .attention import attention as attention
 from .attention import attention_backward as attention_backward
 from .attention import clear_padding as clear_padding
+from .attention import scaled_attention as scaled_attention
 from .b2b_causal_conv import b2b_causal_conv1d as b2b_causal_conv1d
 from .b2b_causal_conv import b2b_causal_conv1d_backward as b2b_causal_conv1d_backward
 from .causal_conv import causal_conv1d as causal_conv1d
@@ -38,7 +41,7 @@ from .gnn_aggregate import graph_aggregate as graph_aggregate
 from .gnn_aggregate import graph_aggregate_backward as graph_aggregate_backward
 from .gnn_attention import graph_attention as graph_attention
 from .gnn_attention import graph_attention_backward as graph_attention_backward
-from .graph import graph as graph
+from .graph_nodes import graph as graph
 from .layer_norm import ada_layer_norm as ada_layer_norm
 from .layer_norm import ada_layer_norm_backward as ada_layer_norm_backward
 from .layer_norm import layer_norm as layer_norm
@@ -59,9 +62,6 @@ from .norm import group_norm as group_norm
 from .norm import group_norm_backward as group_norm_backward
 from .norm import instance_norm as instance_norm
 from .norm import instance_norm_backward as instance_norm_backward
-from .reduction import reduce as reduce
-from .reduction import reduce_with_indices as reduce_with_indices
-from .scaled_attention import scaled_attention as scaled_attention
 from .spatial import affine_grid as affine_grid
 from .spatial import affine_grid_backward as affine_grid_backward
 from .spatial import grid_sample as grid_sample
@@ -71,11 +71,21 @@ from .spatial import spatial_transformer_backward as spatial_transformer_backwar
 from .tensor import add as add
 from .tensor import fill as fill
 from .tensor import op_tensor as op_tensor
+from .tensor import reduce as reduce
+from .tensor import reduce_with_indices as reduce_with_indices
 from .tensor import scale as scale
 from .tensor import transform as transform
 
-# The functions and classes imported above; submodules are not callable. `graph` evaluates built graphs: no
-# operation has its name.
-__all__ = [
-    name for name, value in globals().items() if callable(value) and name[0] != "_" and name != "graph"
-]
+# The functions imported above; submodules are not callable. `graph` evaluates built graphs: no operation has
+# its name.
+_FUNCTIONS = {name: value for name, value in globals().items() if callable(value) and name[0] != "_"}
+__all__ = [name for name in _FUNCTIONS if name != "graph"]
+
+# Infinities and NaN are valid data, as are the means of empty batches, and cuDNN gives no warnings either.
+globals().update(
+    {
+        name: np.errstate(all="ignore")(function)
+        for name, function in _FUNCTIONS.items()
+        if function.__module__.startswith(__name__)
+    }
+)

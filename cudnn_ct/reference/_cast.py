@@ -52,6 +52,16 @@ def packed_spec(array: Array) -> TensorSpec:
     return TensorSpec.packed(array.shape, as_dtype(array.dtype).name)
 
 
+def specs_of(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
+    """Return the spec of each array by its name."""
+    return {name: packed_spec(array) for name, array in arrays.items()}
+
+
+def specs_of_outs(outs: Sequence[object]) -> tuple[TensorSpec | None, ...]:
+    """Return the specs of given results, None for new ones; raise unless all are arrays to write."""
+    return tuple(None if one is None else packed_spec(given_out(one)) for one in outs)
+
+
 def wide(array: Array) -> Float64:
     """Return a copy in float64, which represents every value of the supported dtypes."""
     return array.astype(np.float64)

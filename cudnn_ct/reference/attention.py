@@ -1,4 +1,4 @@
-"""Scaled dot product attention and its gradient."""
+"""Scaled dot product attention and its gradient, and attention of float8 operands."""
 
 from __future__ import annotations
 
@@ -7,29 +7,35 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
+from ..dtypes import as_dtype
+from ..shapes import attention_rules as rules
+from ..shapes import scaled_attention as scaled
 from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
-from ..shapes.attention_rules import (
-    attention_gradient_problem,
-    attention_problem,
-    longest_sequence,
-    packed_lengths,
-    padding_problem,
-    sequence_lengths,
-    sequence_offsets,
-)
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
+from ..shapes.scaled_attention import ScaledAttentionProblem, ScaledAttentionResult
 from ..shapes.specs import TensorSpec
-from ._cast import Array, Float64, Outs, deliver, deliver_each, packed_spec, present, required, wide
+from ._cast import (
+    Array,
+    Float64,
+    Outs,
+    deliver,
+    deliver_each,
+    packed_spec,
+    present,
+    required,
+    specs_of,
+    specs_of_outs,
+    wide,
+)
 from ._cast import operands as as_operands
 
 _STATS = np.dtype(np.float32)
 _LENGTHS = ("lengths_q", "lengths_kv")
 
 
-@np.errstate(all="ignore")
 def attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -53,7 +59,7 @@ def attention(
     operands = required(q=q, k=k, v=v) | present(bias=bias, page_table=page_table)
     batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
     arguments = (scale, causal, window, dropout, batch.longest)
-    problem = attention_problem(batch.specs, (None, None), return_stats, *arguments)
+    problem = rules.attention_problem(batch.specs, (None, None), return_stats, *arguments)
     batch.check_kept(problem)
     y = np.zeros((*batch.arrays["q"].shape[:-1], batch.arrays["v"].shape[-1]))
     stats = np.full(y.shape[:-1], -np.inf)
@@ -67,7 +73,6 @@ def attention(
     return deliver_each(AttentionResult, [(y, batch.dtype), (stats, _STATS)], 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def attention_backward(
     dy: ArrayLike,
     q: ArrayLike,
@@ -95,7 +100,7 @@ def attention_backward(
     batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
     batch.specs["stats"] = packed_spec(saved)
     arguments = (scale, causal, window, dropout, batch.longest)
-    problem = attention_gradient_problem(batch.specs, (None,) * 4, dbias, *arguments)
+    problem = rules.attention_gradient_problem(batch.specs, (None,) * 4, dbias, *arguments)
     batch.check_kept(problem)
     arrays, sums = batch.arrays, wide(saved)
     dq, dk, dv = (np.zeros(arrays[name].shape) for name in "qkv")
@@ -128,8 +133,8 @@ def clear_padding(x: ArrayLike, lengths: ArrayLike, *, out: Array | None = None)
     dtype, (rows,) = as_operands("clear_padding", x=x)
     specs = {"x": TensorSpec.packed(rows.shape, "float32")}
     specs["lengths"] = TensorSpec.packed(np.shape(lengths), "int32")
-    padding_problem(specs, (None,))
-    kept = sequence_lengths(lengths, rows.shape[2], "lengths")
+    rules.padding_problem(specs, (None,))
+    kept = rules.sequence_lengths(lengths, rows.shape[2], "lengths")
     inside = np.arange(rows.shape[2]) < np.asarray(kept, int).reshape(-1, 1)
     return deliver(np.where(inside[:, None, :, None], rows, 0.0), dtype, 1, 0, out)
 
@@ -144,14 +149,6 @@ class _Sequence(NamedTuple):
     starts: tuple[int, int]
     queries: int
     keys: int
-
-
-def _mask(kept: ArrayLike) -> Array:
-    """Return the mask of dropout as floats."""
-    mask = np.asarray(kept)
-    if mask.dtype.kind not in "biuf":
-        raise TypeError(f"kept must be an array of ones and zeros: got {kept!r}")
-    return wide(mask)
 
 
 class _Batch:
@@ -173,7 +170,10 @@ class _Batch:
         if "bias" in operands:
             bias = operands["bias"]  # that of a mask is 0 where it is True and -inf elsewhere
             self.arrays["bias"] = np.where(bias, 0.0, -np.inf) if bias.dtype == bool else wide(bias)
-        self.kept = None if kept is None else _mask(kept)
+        mask = np.zeros(0) if kept is None else np.asarray(kept)
+        if mask.dtype.kind not in "biuf":
+            raise TypeError(f"kept must be an array of ones and zeros: got {kept!r}")
+        self.kept = None if kept is None else wide(mask)
         # float32 and float64 exist here only, so the rules get float16.
         self.specs = {name: TensorSpec.packed(array.shape, "float16") for name, array in operands.items()}
         if "bias" in operands and operands["bias"].dtype == bool:
@@ -202,7 +202,7 @@ class _Batch:
     def _pack(self, offsets: tuple[Any, Any]) -> None:
         tokens = {"offsets_q": self.arrays["q"].shape[0], "offsets_kv": self.arrays["k"].shape[0]}
         numbers = [
-            sequence_offsets(given, count, name)
+            rules.sequence_offsets(given, count, name)
             for given, (name, count) in zip(offsets, tokens.items(), strict=True)
         ]
         if len(numbers[0]) != len(numbers[1]):
@@ -210,10 +210,10 @@ class _Batch:
         self.offsets = numbers
         room = [[b - a for a, b in pairwise(starts)] for starts in numbers]
         self.packed = [
-            room[place] if given is None else packed_lengths(given, numbers[place], _LENGTHS[place])
+            room[place] if given is None else rules.packed_lengths(given, numbers[place], _LENGTHS[place])
             for place, given in enumerate(self._lengths)
         ]
-        self.longest = longest_sequence(self.packed[0]), longest_sequence(self.packed[1])
+        self.longest = rules.longest_sequence(self.packed[0]), rules.longest_sequence(self.packed[1])
         starts = TensorSpec.packed((len(numbers[0]),), "int32")
         self.specs |= {f"starts_{name}": starts for name in ("q", "k", "v", "y", "stats")}
         count = TensorSpec.packed((len(numbers[0]) - 1,), "int32")
@@ -243,7 +243,9 @@ class _Batch:
         queries, keys = self.arrays["q"].shape[2], self.arrays["k"].shape[2]
         keys *= 1 if self.table is None else self.table.shape[1]
         lengths = [
-            [longest] * len(self.arrays["q"]) if given is None else sequence_lengths(given, longest, name)
+            [longest] * len(self.arrays["q"])
+            if given is None
+            else rules.sequence_lengths(given, longest, name)
             for given, longest, name in zip(self._lengths, (queries, keys), _LENGTHS, strict=True)
         ]
         for place, (rows, columns) in enumerate(zip(*lengths, strict=True)):
@@ -322,3 +324,74 @@ def _summed(gradient: Float64, problem: AttentionProblem) -> Float64:
     group = sizes.heads // max(sizes.kv_heads, 1)
     summed: Float64 = gradient.reshape(sizes.kv_heads, group, *gradient.shape[1:]).sum(1)
     return summed
+
+
+# --- float8 operands ----------------------------------------------------------------------------------------
+
+
+_LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
+
+
+def scaled_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    descale_q: ArrayLike | None = None,
+    descale_k: ArrayLike | None = None,
+    descale_v: ArrayLike | None = None,
+    descale_s: ArrayLike | None = None,
+    scale_s: ArrayLike | None = None,
+    scale_o: ArrayLike | None = None,
+    scale: float | None = None,
+    causal: bool | str = False,
+    return_stats: bool = False,
+    amax: bool = False,
+    out_dtype: DTypeLike | None = None,
+    out: Outs | None = None,
+) -> ScaledAttentionResult[Array]:
+    """Compute attention of float8 operands with scales. See :func:`cudnn_ct.scaled_attention`."""
+    scales = (descale_q, descale_k, descale_v, descale_s, scale_s, scale_o)
+    arrays = required(q=q, k=k, v=v) | present(**dict(zip(scaled.SCALES, scales, strict=True)))
+    slots = scaled.scaled_attention_slots(out, return_stats, amax)
+    parameters = return_stats, amax, scale, causal, out_dtype
+    problem = scaled.scaled_attention_problem(specs_of(arrays), specs_of_outs(slots), *parameters)
+    values, stats = _computed(problem, arrays)
+    largest = np.full(1, np.abs(values).max(initial=0))
+    made = {
+        "y": (values * _factors(problem, arrays)["scale_o"], as_dtype(problem.y.dtype).numpy),
+        "stats": (stats, _STATS),
+        "amax": (largest, _STATS),
+    }
+    wanted = [name for name in made if getattr(problem, name) is not None]
+    found = {name: deliver(*made[name], 1, 0, out) for name, out in zip(wanted, slots, strict=True)}
+    return ScaledAttentionResult(found["y"], found.get("stats"), found.get("amax"))
+
+
+def _computed(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> tuple[Float64, Float64]:
+    """Return the result before ``scale_o``, and the statistics."""
+    sizes, factors = problem.sizes, _factors(problem, arrays)
+    group = sizes.heads // max(sizes.kv_heads, 1)
+    queries, keys, values = (wide(arrays[name]) for name in "qkv")
+    keys, values = (np.repeat(one, group, axis=1) for one in (keys, values))
+    scores = problem.scale * factors["descale_q"] * factors["descale_k"] * (queries @ keys.swapaxes(2, 3))
+    if problem.causal:
+        allowed = np.arange(sizes.keys) <= np.arange(sizes.queries)[:, None]
+        scores = np.where(allowed, scores, -np.inf)
+    highest = scores.max(-1, initial=-np.inf, keepdims=True)
+    weights = np.exp(scores - np.where(np.isneginf(highest), 0, highest))
+    sums = weights.sum(-1, keepdims=True)
+    scaled_weights = np.minimum(weights * factors["scale_s"], _LARGEST[problem.q.dtype])  # it saturates
+    rounded = wide(scaled_weights.astype(as_dtype(problem.q.dtype).numpy))
+    result = factors["descale_s"] * factors["descale_v"] * (rounded @ values) / sums
+    stats = (highest + np.log(sums))[..., 0]
+    return np.where(sums == 0, 0, result), stats
+
+
+def _factors(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> dict[str, float]:
+    weight = scaled.WEIGHT_SCALE[problem.q.dtype]
+    defaults = dict.fromkeys(scaled.SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
+    return {
+        name: float(wide(arrays[name]).item()) if name in arrays else value
+        for name, value in defaults.items()
+    }

@@ -12,7 +12,6 @@ from ._cast import Array, Float64, Outs, deliver_each, operands
 from .causal_conv import causal_gradients, causal_sums
 
 
-@np.errstate(all="ignore")
 def b2b_causal_conv1d(
     x: ArrayLike, w_proj: ArrayLike, w_mixer: ArrayLike, skip_bias: ArrayLike, *, out: Outs | None = None
 ) -> B2BCausalConvResult[Array]:
@@ -25,7 +24,6 @@ def b2b_causal_conv1d(
     return deliver_each(B2BCausalConvResult, [(gate * mixed, dtype), (mixed, dtype)], 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def b2b_causal_conv1d_backward(
     dy: ArrayLike,
     x: ArrayLike,

@@ -18,7 +18,6 @@ from ..shapes.checks import same_shape
 from ._cast import Array, Float64, Outs, deliver, deliver_each, operands, present
 
 
-@np.errstate(all="ignore")
 def causal_conv1d(
     x: ArrayLike,
     w: ArrayLike,
@@ -35,7 +34,6 @@ def causal_conv1d(
     return deliver(sums * _sigmoid(sums) if silu else sums, dtype, 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def causal_conv1d_backward(
     dy: ArrayLike,
     x: ArrayLike,

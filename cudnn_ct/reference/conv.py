@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike
 
 from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
-from ..shapes.conv import MODES, Pairs, conv_geometry, conv_output_shape, conv_transpose_output_shape
-from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
-from ..shapes.fused import fused_activation
-from ..shapes.parse import as_bool, as_choice, as_float, as_int
-from ..shapes.pooling import pool_geometry, pool_output_shape, pooling_dtypes, pooling_mode
+from ..shapes.conv import GEOMETRY, ConvProblem, Pairs, conv_problem, conv_transpose_output_shape
+from ..shapes.conv_dtype import check_conv_dtypes
+from ..shapes.fused import fused_problem
+from ..shapes.parse import as_float
+from ..shapes.pooling import pool_output_shape, pool_problem
 from ..typing import ConvMode, FusedActivation, Padding, PerAxis, PoolMode, Shape
-from ._cast import Array, Float64, deliver, operands, required, wide
+from ._cast import Array, Float64, deliver, packed_spec, present, required, specs_of, specs_of_outs, wide
 from .layers import CURVES
 
 Index = tuple[Any, ...]
@@ -77,18 +77,15 @@ def conv(
     out: Array | None = None,
 ) -> Array:
     """Compute ``y[n, k, p] = sum(w[k, c, i] * x[n, c, p * s + i * d])``. See :func:`cudnn_ct.conv`."""
-    given, alpha, beta = _operands("forward", x=x, w=w), as_float(alpha, "alpha"), as_float(beta, "beta")
-    name = as_dtype(given["x"].dtype).name
-    out_name = as_dtype(out.dtype).name if isinstance(out, np.ndarray) else None
-    dtype = as_dtype(conv_result_dtype(name, out_name, "alpha" if alpha != 1 else "beta" if beta else ""))
-    g = _Geometry(given["x"].shape, given["w"].shape, padding, stride, dilation, groups, mode)
-    images, filters = g.windows.pad(g.split(given["x"])), g.split_filters(wide(given["w"]))
-    y = g.split(np.zeros(g.y_shape))
-    for element, pixels in g.windows.taps():
-        y += np.einsum("gkc,ngc...->ngk...", filters[element], images[pixels])
-    if name == "int8":
+    arrays, alpha, beta = required(x=x, w=w), as_float(alpha, "alpha"), as_float(beta, "beta")
+    specs, (into,) = map(packed_spec, arrays.values()), specs_of_outs((out,))
+    geometry = geometry_of(padding, stride, dilation, groups, mode)
+    scaled = "alpha" if alpha != 1 else "beta" if beta else ""
+    problem = conv_problem("forward", *specs, **geometry, out=into, scaled=scaled)
+    y = convolved(problem, wide(arrays["x"]), wide(arrays["w"]))
+    if problem.x.dtype == "int8":
         y = y.astype(np.int64).astype(np.int32).astype(np.float64)  # which wraps around
-    return deliver(y.reshape(g.y_shape), dtype.numpy, alpha, beta, out)
+    return deliver(y, as_dtype(problem.y.dtype).numpy, alpha, beta, out)
 
 
 def conv_backward_data(
@@ -106,14 +103,11 @@ def conv_backward_data(
     out: Array | None = None,
 ) -> Array:
     """Compute ``dx[q] = sum(w[i] * dy[p]), q = p * s + i * d``. See :func:`cudnn_ct.conv_backward_data`."""
-    given = _operands("backward_data", dy=dy, w=w)
-    g = _Geometry(x_shape, given["w"].shape, padding, stride, dilation, groups, mode)
-    gradients, filters = g.split_gradients(given["dy"]), g.split_filters(wide(given["w"]))
-    batch, channels = g.x_shape[:2]
-    images = g.windows.padded_zeros(batch, g.groups, channels // g.groups)
-    for element, pixels in g.windows.taps():
-        images[pixels] += np.einsum("gkc,ngk...->ngc...", filters[element], gradients)
-    return deliver(g.windows.crop(images).reshape(g.x_shape), given["dy"].dtype, alpha, beta, out)
+    arrays = required(dy=dy, w=w)
+    specs, geometry = map(packed_spec, arrays.values()), geometry_of(padding, stride, dilation, groups, mode)
+    problem = conv_problem("backward_data", *specs, shape=x_shape, **geometry)
+    dx = data_gradient(problem, wide(arrays["dy"]), wide(arrays["w"]))
+    return deliver(dx, arrays["dy"].dtype, alpha, beta, out)
 
 
 def conv_backward_filter(
@@ -131,21 +125,19 @@ def conv_backward_filter(
     out: Array | None = None,
 ) -> Array:
     """Compute ``dw[i] = sum(x[p * s + i * d] * dy[p])``. See :func:`cudnn_ct.conv_backward_filter`."""
-    given = _operands("backward_filter", dy=dy, x=x)
-    g = _Geometry(given["x"].shape, w_shape, padding, stride, dilation, groups, mode)
-    images, gradients = g.windows.pad(g.split(given["x"])), g.split_gradients(given["dy"])
-    dw = np.zeros(g.w_shape)
-    filters, gradients = g.split_filters(dw), _flat(gradients)
-    for element, pixels in g.windows.taps():
-        filters[element] = np.einsum("ngkp,ngcp->gkc", gradients, _flat(images[pixels]))
-    return deliver(dw, given["dy"].dtype, alpha, beta, out)
+    arrays = required(dy=dy, x=x)
+    specs, geometry = map(packed_spec, arrays.values()), geometry_of(padding, stride, dilation, groups, mode)
+    problem = conv_problem("backward_filter", *specs, shape=w_shape, **geometry)
+    dw = filter_gradient(problem, wide(arrays["dy"]), wide(arrays["x"]))
+    return deliver(dw, arrays["dy"].dtype, alpha, beta, out)
 
 
 def conv_backward_bias(
     dy: ArrayLike, *, alpha: float = 1, beta: float = 0, out: Array | None = None
 ) -> Array:
     """Compute ``alpha * sum(dy) + beta * out`` for each channel. See :func:`cudnn_ct.conv_backward_bias`."""
-    dy = _operands("backward_bias", dy=dy)["dy"]
+    dy = required(dy=dy)["dy"]
+    check_conv_dtypes("backward_bias", {"dy": as_dtype(dy.dtype).name})
     if not 3 <= dy.ndim <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
     return deliver(wide(dy).sum(axis=(0, *range(2, dy.ndim))), dy.dtype, alpha, beta, out)
@@ -195,70 +187,74 @@ def conv_bias_activation(
     """Compute ``act(alpha1 * conv + alpha2 * residual + b)``. See :func:`cudnn_ct.conv_bias_activation`."""
     if more or unknown or x is UNSET or w is UNSET or bias is UNSET:
         return corrected(conv_bias_activation, locals())
-    others = {name: array for name, array in (("bias", bias), ("residual", residual)) if array is not None}
-    given = _operands("fused", x=x, w=w, **others)
-    geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
-    sums = alpha1 * conv(wide(given["x"]), wide(given["w"]), mode=mode, **geometry)
-    if "residual" in given:
-        if given["residual"].shape != sums.shape:
-            raise ValueError(f"residual has shape {given['residual'].shape}; y has {sums.shape}")
-        sums = sums + alpha2 * wide(given["residual"])
-    if "bias" in given:
-        channels, got = sums.shape[1], given["bias"].shape
-        if given["bias"].size != channels:
-            raise ValueError(f"bias has shape {got}; y of shape {sums.shape} needs ({channels},)")
-        sums = sums + wide(given["bias"]).reshape(1, channels, *[1] * (sums.ndim - 2))
-    name = fused_activation(activation)
+    arrays = required(x=x, w=w) | present(bias=bias, residual=residual)
+    specs = specs_of(arrays)
+    conv = conv_problem(
+        "forward", specs["x"], specs["w"], **geometry_of(padding, stride, dilation, groups, mode)
+    )
+    bias_and_residual = specs.get("bias"), specs.get("residual")
+    problem = fused_problem(conv, *bias_and_residual, activation, coefficient, alpha1, alpha2)
+    sums = problem.alpha1 * convolved(conv, wide(arrays["x"]), wide(arrays["w"]))
+    if "residual" in arrays:
+        sums = sums + problem.alpha2 * wide(arrays["residual"])
+    if "bias" in arrays:
+        sums = sums + wide(arrays["bias"]).reshape(1, -1, *[1] * (sums.ndim - 2))
+    name, coefficient = problem.activation, problem.coefficient
     y = CURVES[name](sums, (coefficient or 1) if name == "swish" else coefficient)
-    return deliver(np.asarray(y), given["x"].dtype, 1, 0, out)
+    return deliver(np.asarray(y), arrays["x"].dtype, 1, 0, out)
 
 
-class _Geometry:
-    """Shapes, windows and groups, which the three directions share."""
+def geometry_of(*parameters: Any) -> dict[str, Any]:
+    """Return padding, stride and dilation, maybe groups and mode, as keywords of a problem."""
+    return dict(zip((*GEOMETRY, "mode"), parameters, strict=False))
 
-    def __init__(
-        self,
-        x_shape: Any,
-        w_shape: Any,
-        padding: Padding,
-        stride: PerAxis,
-        dilation: PerAxis,
-        groups: int,
-        mode: ConvMode,
-    ) -> None:
-        self.x_shape, self.w_shape, self.groups = tuple(x_shape), tuple(w_shape), as_int(groups, "groups")
-        self.y_shape = conv_output_shape(
-            x_shape, w_shape, padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
-        )
-        window = self.w_shape[2:]
-        pairs, strides, dilations = conv_geometry(window, padding, stride, dilation)
-        self.windows = Windows(self.x_shape[2:], window, pairs, strides, dilations, self.y_shape[2:])
-        self.flips = as_choice(mode, MODES, "mode") == "convolution"
 
-    def split(self, images: Array) -> Float64:
-        """Return images with channels as (group, channel of the group)."""
+def convolved(problem: ConvProblem, x: Float64, w: Float64) -> Float64:
+    """Return the result of a convolution in float64."""
+    g = _Groups(problem)
+    images, filters, y = g.windows.pad(g.split(x)), g.split_filters(w), np.zeros(problem.y.shape)
+    sums = g.split(y)
+    for element, pixels in g.windows.taps():
+        sums += np.einsum("gkc,ngc...->ngk...", filters[element], images[pixels])
+    return y
+
+
+def data_gradient(problem: ConvProblem, dy: Float64, w: Float64) -> Float64:
+    """Return the gradient of the data of a convolution in float64."""
+    g, (batch, channels, *_) = _Groups(problem), problem.x.shape
+    gradients, filters = g.split(dy), g.split_filters(w)
+    images = g.windows.padded_zeros(batch, problem.groups, channels // problem.groups)
+    for element, pixels in g.windows.taps():
+        images[pixels] += np.einsum("gkc,ngk...->ngc...", filters[element], gradients)
+    return g.windows.crop(images).reshape(problem.x.shape)
+
+
+def filter_gradient(problem: ConvProblem, dy: Float64, x: Float64) -> Float64:
+    """Return the gradient of the filter of a convolution in float64."""
+    g, dw = _Groups(problem), np.zeros(problem.w.shape)
+    images, gradients, filters = g.windows.pad(g.split(x)), _flat(g.split(dy)), g.split_filters(dw)
+    for element, pixels in g.windows.taps():
+        filters[element] = np.einsum("ngkp,ngcp->gkc", gradients, _flat(images[pixels]))
+    return dw
+
+
+class _Groups:
+    """The windows of a convolution, and views of its tensors by groups."""
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self.groups, self.flips = problem.groups, problem.mode == "convolution"
+        spatial, window, counts = (one.shape[2:] for one in (problem.x, problem.w, problem.y))
+        self.windows = Windows(spatial, window, problem.padding, problem.stride, problem.dilation, counts)
+
+    def split(self, images: Float64) -> Float64:
+        """Return a view of images with channels as (group, channel of the group)."""
         batch, channels, *spatial = images.shape
-        return wide(images).reshape(batch, self.groups, channels // self.groups, *spatial)
-
-    def split_gradients(self, dy: Array) -> Float64:
-        if dy.shape != self.y_shape:
-            raise ValueError(
-                f"dy has shape {dy.shape}; x of {self.x_shape} with w of {self.w_shape} and these "
-                f"parameters gives {self.y_shape}"
-            )
-        return self.split(dy)
+        return images.reshape(batch, self.groups, channels // self.groups, *spatial)
 
     def split_filters(self, w: Float64) -> Float64:
         """Return a view of filters as (group, filter of the group), flipped if the mode says so."""
         filters = w.reshape(self.groups, w.shape[0] // self.groups, *w.shape[1:])
         return np.flip(filters, tuple(range(3, filters.ndim))) if self.flips else filters
-
-
-def _operands(direction: str, /, **arrays: ArrayLike) -> dict[str, Array]:
-    """Return operands as arrays of one dtype that a direction supports."""
-    given = required(**arrays)
-    check_conv_dtypes(direction, {name: as_dtype(array.dtype).name for name, array in given.items()})
-    return given
 
 
 def _flat(pixels: Float64) -> Float64:
@@ -269,7 +265,6 @@ def _flat(pixels: Float64) -> Float64:
 # --- pooling -----------------------------------------------------------------------------------------------
 
 
-@np.errstate(invalid="ignore")  # infinities of both signs
 def pool(
     x: ArrayLike,
     *,
@@ -283,10 +278,11 @@ def pool(
     out: Array | None = None,
 ) -> Array:
     """Compute ``alpha * (max, mean or sum of each window) + beta * out``. See :func:`cudnn_ct.pool`."""
-    name = pooling_mode(mode)
-    dtype, (x,) = operands(f"pooling with mode={name!r}", pooling_dtypes(name), x=x)
-    w = _windows(x.shape, window, stride, padding)
-    larger = np.maximum if as_bool(propagate_nan, "propagate_nan") else np.fmax
+    arrays = required(x=x)
+    params = pool_problem(specs_of(arrays), (None,), window, stride, padding, mode, propagate_nan).params
+    dtype, x, name = arrays["x"].dtype, wide(arrays["x"]), params.mode
+    w = _windows(x.shape, *params.geometry)
+    larger = np.maximum if params.propagate_nan else np.fmax
     if name.startswith("max"):
         padded, y = w.pad(x, -np.inf), np.full((*x.shape[:2], *w.counts), -np.inf)
         for _, pixels in w.taps():
@@ -311,16 +307,10 @@ def pool_backward(
     out: Array | None = None,
 ) -> Array:
     """Compute the gradient of :func:`pool` with regard to x. See :func:`cudnn_ct.pool_backward`."""
-    name = pooling_mode(mode)
-    dtype, (x, y, dy) = operands("the gradient of pooling", x=x, y=y, dy=dy)
-    as_bool(propagate_nan, "propagate_nan")
-    w = _windows(x.shape, window, stride, padding)
-    for operand, array in (("y", y), ("dy", dy)):
-        if array.shape != (*x.shape[:2], *w.counts):
-            raise ValueError(
-                f"{operand} has shape {array.shape}; pooling x of shape {x.shape} with window {w.window}, "
-                f"stride {w.stride} and padding {w.padding} gives {(*x.shape[:2], *w.counts)}"
-            )
+    arrays = required(x=x, y=y, dy=dy)
+    dtype, (x, y, dy) = arrays["x"].dtype, map(wide, arrays.values())
+    params = pool_problem(specs_of(arrays), (None,), window, stride, padding, mode, propagate_nan).params
+    w, name = _windows(x.shape, *params.geometry), params.mode
     dx = w.padded_zeros(*x.shape[:2])
     if name.startswith("max"):
         _add_to_maxima(dx, x, y, dy, w)
@@ -331,10 +321,9 @@ def pool_backward(
     return deliver(w.crop(dx), dtype, alpha, beta, out)
 
 
-def _windows(x_shape: tuple[int, ...], window: Any, stride: Any, padding: Any) -> Windows:
-    windows, pairs, strides = pool_geometry(x_shape, window, stride, padding)
+def _windows(x_shape: tuple[int, ...], window: Any, padding: Any, stride: Any) -> Windows:
     counts = pool_output_shape(x_shape, window=window, stride=stride, padding=padding)[2:]
-    return Windows(x_shape[2:], windows, pairs, strides, (1,) * len(windows), counts)
+    return Windows(x_shape[2:], window, padding, stride, (1,) * len(window), counts)
 
 
 def _sums(x: Float64, w: Windows) -> Float64:

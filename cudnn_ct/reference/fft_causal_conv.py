@@ -13,7 +13,6 @@ from ..shapes.fft_causal_conv import FFTCausalConvGradients, fft_causal_conv_sha
 from ._cast import Array, Float64, Outs, deliver, deliver_each, operands
 
 
-@np.errstate(all="ignore")
 def fft_causal_conv1d(x: ArrayLike, w: ArrayLike, *, out: Array | None = None) -> Array:
     """Compute ``sum(x[t - i] * w[i])``. See :func:`cudnn_ct.fft_causal_conv1d`."""
     dtype, (xs, ws) = operands("fft_causal_conv1d", x=x, w=w)
@@ -21,7 +20,6 @@ def fft_causal_conv1d(x: ArrayLike, w: ArrayLike, *, out: Array | None = None) -
     return deliver(_convolved(xs, ws), dtype, 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def fft_causal_conv1d_backward(
     dy: ArrayLike, x: ArrayLike, w: ArrayLike, *, out: Outs | None = None
 ) -> FFTCausalConvGradients[Array]:

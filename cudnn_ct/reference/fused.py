@@ -9,31 +9,18 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
+from ..shapes import matmul as products
+from ..shapes import training_fusions as fusions
 from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
 from ..shapes.epilogue import WITHOUT_AMAX
 from ..shapes.fused import Float8Conv, ScaledConvResult, float8_conv_problem, scaled_conv_problem
 from ..shapes.layer import results_of
-from ..shapes.matmul import (
-    WITHOUT_DBIAS,
-    MatmulGradients,
-    MatmulProblem,
-    ScaledMatmulResult,
-    check_gradient,
-    matmul_problem,
-    scaled_matmul_problem,
-)
+from ..shapes.matmul import MatmulGradients, MatmulProblem, ScaledMatmulResult
 from ..shapes.parse import as_float
-from ..shapes.specs import TensorSpec
-from ..shapes.training_fusions import (
-    BatchNormFinalizeResult,
-    ConvBatchNormGradients,
-    ConvStatisticsResult,
-    data_gradient,
-    filter_gradient,
-    finalize_problem,
-    statistics_problem,
-)
+from ..shapes.training_fusions import BatchNormFinalizeResult, ConvBatchNormGradients, ConvStatisticsResult
+from ..shapes.training_fusions import data_gradient as check_data_gradient
+from ..shapes.training_fusions import filter_gradient as check_filter_gradient
 from ..typing import FusedActivation, MatmulActivation, Padding, PerAxis, Shape
 from ._cast import (
     Array,
@@ -43,15 +30,15 @@ from ._cast import (
     Result,
     deliver,
     deliver_each,
-    given_out,
-    packed_spec,
     present,
     required,
     round_once,
+    specs_of,
+    specs_of_outs,
     summed_to,
     wide,
 )
-from .conv import conv, conv_backward_data, conv_backward_filter
+from .conv import convolved, data_gradient, filter_gradient, geometry_of
 from .graph_nodes import bn_backward_weights, bn_finalize
 from .layers import CURVES, activated
 
@@ -70,8 +57,8 @@ def matmul(
 ) -> Array:
     """Compute ``act(alpha * (a @ b) + bias + residual)``. See :func:`cudnn_ct.matmul`."""
     arrays = required(a=a, b=b) | present(bias=bias, residual=residual, b_scale=b_scale)
-    outs = (None if out is None else packed_spec(given_out(out)),)
-    problem = matmul_problem(_specs(arrays), outs, activation, alpha, None, out_dtype)
+    outs = specs_of_outs((out,))
+    problem = products.matmul_problem(specs_of(arrays), outs, activation, alpha, None, out_dtype)
     values = _product(problem, arrays)
     return deliver(values, as_dtype(problem.y.dtype).numpy, 1, 0, out)
 
@@ -93,9 +80,8 @@ def scaled_matmul(
     """Compute a product of float8 matrices with scales. See :func:`cudnn_ct.scaled_matmul`."""
     factors = {"descale_a": descale_a, "descale_b": descale_b, "scale": scale}
     arrays = required(a=a, b=b) | present(bias=bias, residual=residual, **factors)
-    slots = result_slots(out, ("y", "amax"), absent="" if amax else WITHOUT_AMAX)
-    outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
-    problem = scaled_matmul_problem(_specs(arrays), outs, activation, out_dtype)
+    outs = specs_of_outs(result_slots(out, ("y", "amax"), absent="" if amax else WITHOUT_AMAX))
+    problem = products.scaled_matmul_problem(specs_of(arrays), outs, activation, out_dtype)
     values = _product(problem, arrays)
     return _deliver_with_amax(ScaledMatmulResult[Array], values, problem, arrays.get("scale"), out)
 
@@ -111,8 +97,6 @@ def _deliver_with_amax(kind: type[R], values: Float64, problem: Any, scale: Arra
     return deliver_each(kind, results, 1, 0, out, absent="" if problem.amax else WITHOUT_AMAX)
 
 
-# Infinities and NaN are valid data.
-@np.errstate(all="ignore")
 def matmul_backward(
     dy: ArrayLike,
     a: ArrayLike,
@@ -125,7 +109,7 @@ def matmul_backward(
     """Compute ``alpha * dy @ b.T`` and ``alpha * a.T @ dy``. See :func:`cudnn_ct.matmul_backward`."""
     arrays = required(dy=dy, a=a, b=b)
     dtype, alpha = arrays["a"].dtype, as_float(alpha, "alpha")
-    check_gradient(_specs(arrays), bias_gradient)
+    products.check_gradient(specs_of(arrays), bias_gradient)
     left, right, gradient = (wide(arrays[name]) for name in ("a", "b", "dy"))
     if right.ndim == 1:
         right, gradient = right[:, None], gradient[..., None]
@@ -136,11 +120,10 @@ def matmul_backward(
     results = [(da, dtype), (db, dtype)]
     if bias_gradient:
         results.append((wide(arrays["dy"]).reshape(-1, arrays["dy"].shape[-1]).sum(0), dtype))
-    absent = "" if bias_gradient else WITHOUT_DBIAS
+    absent = "" if bias_gradient else products.WITHOUT_DBIAS
     return deliver_each(MatmulGradients[Array], results, 1, 0, out, absent=absent)
 
 
-@np.errstate(all="ignore")
 def _product(problem: MatmulProblem, arrays: dict[str, Array]) -> Float64:
     """Return the result in float64, before ``scale``."""
     return _finished(problem, np.asarray(wide(arrays["a"]) @ wide(arrays["b"])) * problem.alpha, arrays)
@@ -157,15 +140,9 @@ def _finished(problem: MatmulProblem | Float8Conv, y: Float64, arrays: dict[str,
     return activated(y, problem.activation)
 
 
-def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
-    return {name: packed_spec(array) for name, array in arrays.items()}
-
-
 # --- convolutions ------------------------------------------------------------------------------------------
 
 
-# Infinities and NaN are valid data.
-@np.errstate(all="ignore")
 @known_keywords
 def conv_scale_bias_activation(
     x: ArrayLike,
@@ -187,13 +164,11 @@ def conv_scale_bias_activation(
     if more or unknown or x is UNSET or w is UNSET or scale is UNSET or bias is UNSET:
         return corrected(conv_scale_bias_activation, locals())
     arrays = required(x=x, w=w, scale=scale, bias=bias) | present(residual=residual)
-    specs = _specs(arrays)
-    geometry: dict[str, Any] = {
-        "padding": padding, "stride": stride, "dilation": dilation, "groups": groups,
-    }  # fmt: skip
+    specs = specs_of(arrays)
+    geometry = geometry_of(padding, stride, dilation, groups)
     of_conv = conv_problem("forward", specs["x"], specs["w"], **geometry)
     problem = scaled_conv_problem(of_conv, specs, activation, coefficient)
-    sums = conv(wide(arrays["x"]), wide(arrays["w"]), **geometry)
+    sums = convolved(of_conv, wide(arrays["x"]), wide(arrays["w"]))
     values = sums * _per_channel(arrays["scale"], sums) + _per_channel(arrays["bias"], sums)
     if "residual" in arrays:
         values = values + wide(arrays["residual"])
@@ -202,7 +177,6 @@ def conv_scale_bias_activation(
     return deliver(np.asarray(y), arrays["x"].dtype, 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def scaled_conv(
     x: ArrayLike,
     w: ArrayLike,
@@ -223,21 +197,16 @@ def scaled_conv(
     """Compute a convolution of float8 with scales. See :func:`cudnn_ct.scaled_conv`."""
     optional = present(descale_x=descale_x, descale_w=descale_w, scale=scale, bias=bias)
     arrays = required(x=x, w=w) | optional
-    slots = result_slots(out, ScaledConvResult._fields, absent="" if amax else WITHOUT_AMAX)
-    outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
-    specs = _specs(arrays)
-    geometry: dict[str, Any] = {
-        "padding": padding, "stride": stride, "dilation": dilation, "groups": groups,
-    }  # fmt: skip
-    problem = float8_conv_problem(specs, outs, activation, out_dtype, **geometry)
-    values = conv(wide(arrays["x"]), wide(arrays["w"]), **geometry)
+    outs = specs_of_outs(result_slots(out, ScaledConvResult._fields, absent="" if amax else WITHOUT_AMAX))
+    geometry = geometry_of(padding, stride, dilation, groups)
+    problem = float8_conv_problem(specs_of(arrays), outs, activation, out_dtype, **geometry)
+    values = convolved(problem.core, wide(arrays["x"]), wide(arrays["w"]))
     if bias is not None:
         arrays["bias"] = _per_channel(arrays["bias"], values)
     values = _finished(problem, values, arrays)
     return _deliver_with_amax(ScaledConvResult[Array], values, problem, arrays.get("scale"), out)
 
 
-@np.errstate(all="ignore")
 def conv_batch_norm_statistics(
     x: ArrayLike,
     w: ArrayLike,
@@ -251,17 +220,15 @@ def conv_batch_norm_statistics(
 ) -> ConvStatisticsResult[Array]:
     """Compute a convolution and its sums. See :func:`cudnn_ct.conv_batch_norm_statistics`."""
     arrays = required(x=x, w=w) | present(scale=scale, bias=bias)
-    specs = _specs(arrays)
-    geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
-    statistics_problem(conv_problem("forward", specs["x"], specs["w"], **geometry), specs, (None,) * 3)
-    data = wide(arrays["x"]) if scale is None else _scaled_relu(arrays)
-    y = conv(data, wide(arrays["w"]), **geometry)
+    specs = specs_of(arrays)
+    conv = conv_problem("forward", specs["x"], specs["w"], **geometry_of(padding, stride, dilation))
+    fusions.statistics_problem(conv, specs, (None,) * 3)
+    y = convolved(conv, wide(arrays["x"]) if scale is None else _scaled_relu(arrays), wide(arrays["w"]))
     axes, single = (0, *range(2, y.ndim)), np.dtype(np.float32)
     results = [(y, arrays["x"].dtype), (y.sum(axes), single), ((y * y).sum(axes), single)]
     return deliver_each(ConvStatisticsResult[Array], results, 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def batch_norm_finalize(
     sums: ArrayLike,
     square_sums: ArrayLike,
@@ -279,8 +246,8 @@ def batch_norm_finalize(
     """Compute statistics from sums. See :func:`cudnn_ct.batch_norm_finalize`."""
     running = {"running_mean": running_mean, "running_var": running_var}
     arrays = required(sums=sums, square_sums=square_sums, scale=scale, bias=bias, **running)
-    specs = _specs(arrays)
-    problem = finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
+    specs = specs_of(arrays)
+    problem = fusions.finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
     values: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}
     values |= {
         "y_sum": values["sums"],
@@ -296,7 +263,6 @@ def batch_norm_finalize(
     return deliver_each(BatchNormFinalizeResult[Array], list(zip(results, dtypes, strict=True)), 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def conv_backward_data_relu_batch_norm(
     dy: ArrayLike,
     w: ArrayLike,
@@ -313,17 +279,16 @@ def conv_backward_data_relu_batch_norm(
 ) -> ConvBatchNormGradients[Array]:
     """Compute gradients before a relu. See :func:`cudnn_ct.conv_backward_data_relu_batch_norm`."""
     arrays = required(dy=dy, w=w, x=x, mean=mean, invstd=invstd, scale=scale, bias=bias)
-    specs = _specs(arrays)
-    geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
-    shape = arrays["x"].shape
-    of_conv = conv_problem("backward_data", specs["dy"], specs["w"], shape=shape, **geometry)
-    data_gradient(of_conv, specs, (None,) * 6)
+    specs = specs_of(arrays)
+    geometry = geometry_of(padding, stride, dilation)
+    conv = conv_problem("backward_data", specs["dy"], specs["w"], shape=arrays["x"].shape, **geometry)
+    check_data_gradient(conv, specs, (None,) * 6)
     images = wide(arrays["x"])
     centre, inverse, factor, shift = (
         _per_channel(arrays[name], images) for name in ("mean", "invstd", "scale", "bias")
     )
     normal = (images - centre) * inverse
-    slope = conv_backward_data(wide(arrays["dy"]), wide(arrays["w"]), shape, **geometry)
+    slope = data_gradient(conv, wide(arrays["dy"]), wide(arrays["w"]))
     dz = np.where(normal * factor + shift > 0, slope, 0.0)
     given = {"x": images, "dy": dz, "mean": centre, "inv_std": inverse, "scale": factor}
     vectors = [one.reshape(-1) for one in bn_backward_weights(given, {}).values()]
@@ -331,7 +296,6 @@ def conv_backward_data_relu_batch_norm(
     return deliver_each(ConvBatchNormGradients[Array], results, 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def conv_backward_filter_scale_bias_relu(
     dy: ArrayLike,
     x: ArrayLike,
@@ -346,12 +310,11 @@ def conv_backward_filter_scale_bias_relu(
 ) -> Array:
     """Compute the gradient of a filter. See :func:`cudnn_ct.conv_backward_filter_scale_bias_relu`."""
     arrays = required(dy=dy, x=x, scale=scale, bias=bias)
-    specs = _specs(arrays)
-    geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
-    filter_gradient(
-        conv_problem("backward_filter", specs["dy"], specs["x"], shape=w_shape, **geometry), specs
-    )
-    dw = conv_backward_filter(wide(arrays["dy"]), _scaled_relu(arrays), w_shape, **geometry)
+    specs = specs_of(arrays)
+    geometry = geometry_of(padding, stride, dilation)
+    conv = conv_problem("backward_filter", specs["dy"], specs["x"], shape=w_shape, **geometry)
+    check_filter_gradient(conv, specs)
+    dw = filter_gradient(conv, wide(arrays["dy"]), _scaled_relu(arrays))
     return deliver(dw, arrays["x"].dtype, 1, 0, out)
 
 

@@ -23,7 +23,6 @@ from ._cast import Array, Float64, Outs, check_out, deliver, packed_spec, presen
 from .gnn_graph import Edges, edges_of
 
 
-@np.errstate(all="ignore")
 def graph_aggregate(
     offsets: ArrayLike,
     indices: ArrayLike,
@@ -60,7 +59,6 @@ def graph_aggregate(
     return GraphAggregateResult(y, _written(np.concatenate(found, axis=1), graph.dtype, slots[1]))
 
 
-@np.errstate(all="ignore")
 def graph_aggregate_backward(
     dy: ArrayLike,
     offsets: ArrayLike,

@@ -21,7 +21,6 @@ from ._cast import Array, Float64, Outs, deliver_each, packed_spec, present, req
 from .gnn_graph import Edges, edges_of
 
 
-@np.errstate(all="ignore")
 def graph_attention(
     offsets: ArrayLike,
     indices: ArrayLike,
@@ -66,7 +65,6 @@ def graph_attention(
     return deliver_each(GraphAttentionResult, results, 1, 0, out)
 
 
-@np.errstate(all="ignore")
 def graph_attention_backward(
     dy: ArrayLike,
     offsets: ArrayLike,

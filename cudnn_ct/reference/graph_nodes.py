@@ -1,4 +1,4 @@
-"""Operations of graphs in float64: a function for each kind."""
+"""Graphs of operations in float64, rounded where tensors are stored: a function for each kind of node."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ..shapes.graph.problem import GraphNode, GraphProblem
-from ._cast import Float64, summed_to
+from ..dtypes import GRAPH_DTYPES, as_dtype
+from ..shapes.graph.kinds import KINDS
+from ..shapes.graph.pointwise import math_dtype
+from ..shapes.graph.problem import GraphNode, GraphProblem, GraphValue
+from ._cast import Array, Float64, round_once, summed_to, wide
 from .attention import attention, attention_backward
 from .conv import Windows, conv, conv_backward_data, conv_backward_filter, divisor
 from .layers import pointwise
-from .reduction import joined, reduced
+from .tensor import joined, reduced
 
 Operands = dict[str, Float64]
 Results = dict[str, Any]
@@ -33,10 +37,6 @@ def evaluate(one: GraphNode, operands: Operands, problem: GraphProblem) -> Resul
 
 
 # --- products and sums -------------------------------------------------------------------------------------
-
-
-def _matmul(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
-    return {"c": np.matmul(given["a"], given["b"])}
 
 
 def _reduction(given: Operands, p: dict[str, Any]) -> Results:
@@ -203,21 +203,9 @@ def bn_backward_weights(given: Operands, p: dict[str, Any]) -> Results:  # noqa:
 # --- moving elements ---------------------------------------------------------------------------------------
 
 
-def _reshape(given: Operands, p: dict[str, Any]) -> Results:
-    return {"y": given["x"].reshape(p["shapes"]["y"])}
-
-
-def _transpose(given: Operands, p: dict[str, Any]) -> Results:
-    return {"y": given["x"].transpose(p["permutation"])}
-
-
 def _slice(given: Operands, p: dict[str, Any]) -> Results:
     bounds = zip(p["start_indices"], p["limit_indices"], p["strides"], strict=True)
     return {"y": given["x"][tuple(slice(*bound) for bound in bounds)]}
-
-
-def _concat(given: Operands, p: dict[str, Any]) -> Results:
-    return {"y": np.concatenate(list(given.values()), p["axis"])}
 
 
 def _paged(given: Operands, p: dict[str, Any]) -> Results:
@@ -306,7 +294,7 @@ def _rope(given: Operands, p: dict[str, Any], sign: int = 1) -> Results:
 # --- all kinds ---------------------------------------------------------------------------------------------
 
 _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
-    "matmul": _matmul,
+    "matmul": lambda given, _: {"c": np.matmul(given["a"], given["b"])},
     "reduction": _reduction,
     "conv_forward": _conv,
     "conv_backward_data": _conv_data,
@@ -319,10 +307,10 @@ _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
     "gen_stats": _gen_stats,
     "bn_finalize": bn_finalize,
     "bn_backward_weights": bn_backward_weights,
-    "reshape": _reshape,
-    "transpose": _transpose,
+    "reshape": lambda given, p: {"y": given["x"].reshape(p["shapes"]["y"])},
+    "transpose": lambda given, p: {"y": given["x"].transpose(p["permutation"])},
     "slice": _slice,
-    "concat": _concat,
+    "concat": lambda given, p: {"y": np.concatenate(list(given.values()), p["axis"])},
     "paged_cache_load": _paged,
     "block_scale_dequantize": _dequantize,
     "sdpa": _sdpa,
@@ -332,3 +320,74 @@ _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
     "rope": _rope,
     "rope_backward": partial(_rope, sign=-1),
 }
+
+
+# --- graphs -------------------------------------------------------------------------------------------------
+
+
+def graph(built: Any, /, *arrays: ArrayLike, **named: ArrayLike) -> Any:
+    """Compute the outputs of a built graph, or of a graph's ``define(...)``. See :class:`cudnn_ct.Graph`."""
+    problem = built if isinstance(built, GraphProblem) else getattr(built, "problem", None)
+    if not isinstance(problem, GraphProblem):
+        raise TypeError(
+            f"built is not a graph: got {type(built).__name__}, expected a BuiltGraph or the result of "
+            "Graph.define"
+        )
+    values: dict[int, Float64] = {}
+    for place, array in zip(problem.inputs, _ordered(problem, arrays, named), strict=True):
+        values[place] = wide(_checked(np.asarray(array), problem.values[place]))
+    for place, value in enumerate(problem.values):
+        if value.role == "constant":
+            # The number that the plan passes: rounded to its dtype.
+            values[place] = wide(np.asarray(value.value).astype(GRAPH_DTYPES[value.spec.dtype].numpy))
+    stored: dict[int, Array] = {}
+    for one in problem.nodes:
+        operands = {role: _read(values[place], place, one, problem) for role, place in one.operands}
+        computed = evaluate(one, operands, problem)
+        for role, place in one.results:
+            value = problem.values[place]
+            result = np.broadcast_to(computed[role], value.spec.shape)
+            values[place] = _rounded(result, value)
+            if value.role == "output":
+                stored[place] = round_once(values[place], _numpy(value))
+    results = tuple(stored[place] for place in problem.outputs)
+    return results[0] if len(results) == 1 else results
+
+
+def _read(values: Float64, place: int, one: GraphNode, problem: GraphProblem) -> Float64:
+    """Return an operand as an operation reads it: integers are rounded to the dtype of its arithmetic."""
+    row = KINDS[one.kind].row
+    math = math_dtype(one, problem) if row == "pointwise" else problem.compute
+    integers = "int" in problem.values[place].spec.dtype
+    if not integers or "int" in math or row not in ("pointwise", "reduction", "matmul"):
+        return values
+    return wide(round_once(values, GRAPH_DTYPES[math].numpy))
+
+
+def _rounded(values: Array, value: GraphValue) -> Float64:
+    """Round a result to the dtype of its tensor; float32 between operations stays in float64."""
+    if value.role == "virtual" and value.spec.dtype in ("float32", "float64", "bool"):
+        return np.asarray(values, np.float64)
+    return wide(round_once(np.asarray(values, np.float64), _numpy(value)))
+
+
+def _numpy(value: GraphValue) -> np.dtype[Any]:
+    return GRAPH_DTYPES[value.spec.dtype].numpy
+
+
+def _ordered(problem: GraphProblem, arrays: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    names = [problem.values[place].name for place in problem.inputs]
+    rest = names[len(arrays) :]
+    if len(arrays) > len(names) or set(named) != set(rest):
+        raise TypeError(
+            f"inputs do not match: got {len(arrays)} arrays and {sorted(named)}, expected {', '.join(names)}"
+        )
+    return [*arrays, *(named[name] for name in rest)]
+
+
+def _checked(array: Array, value: GraphValue) -> Array:
+    if array.shape != value.spec.shape:
+        raise ValueError(f"{value.name} has the wrong shape: got {array.shape}, expected {value.spec.shape}")
+    if as_dtype(array.dtype).name != value.spec.dtype:
+        raise TypeError(f"{value.name} has the wrong dtype: got {array.dtype}, expected {value.spec.dtype}")
+    return array

@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..shapes import layer_norm as rules
 from ..shapes.layer_norm import (
-    WITHOUT_DBIAS,
-    WITHOUT_STATISTICS,
     LayerNormGradients,
     LayerNormMode,
     LayerNormResult,
     RMSNormGradients,
     RMSNormResult,
-    row_norm,
-    row_norm_gradient,
 )
 from ..shapes.norm import check_epsilon
 from ..shapes.parse import as_bool
@@ -91,7 +88,7 @@ def rms_norm_backward(
     """Compute ``invrms * (g - n E(g n))`` with ``g = dy scale``. See :func:`cudnn_ct.rms_norm_backward`."""
     results = _backward("rms_norm", dy, x, scale, {"invrms": invrms})
     with_bias = as_bool(bias_gradient, "bias_gradient")
-    absent = "" if with_bias else WITHOUT_DBIAS
+    absent = "" if with_bias else rules.WITHOUT_DBIAS
     kept = results if with_bias else results[:2]
     return deliver_each(RMSNormGradients[Array], kept, 1, 0, out, absent=absent)
 
@@ -111,13 +108,11 @@ def ada_layer_norm_backward(
     return deliver_each(LayerNormGradients[Array], results, 1, 0, out)
 
 
-# Infinities and NaN are valid data.
-@np.errstate(all="ignore")
 def _forward(
     kind: type[R], mode: LayerNormMode, x: Any, scale: Any, bias: Any, epsilon: Any, training: bool, out: Any
 ) -> R:
     arrays = required(x=x, scale=scale) | present(bias=bias)
-    problem = row_norm(mode, _specs(arrays), (None, None, None), epsilon)
+    problem = rules.row_norm(mode, _specs(arrays), (None, None, None), epsilon)
     at = problem.shape
     given = {name: at.parameter(wide(array)) for name, array in arrays.items() if name != "x"}
     given |= {"x": at.data(wide(arrays["x"])), "epsilon": np.float64(check_epsilon(epsilon))}
@@ -126,15 +121,14 @@ def _forward(
     results: list[Result] = [(made["y"].reshape(problem.x.shape), arrays["x"].dtype)]
     kept = np.dtype(np.float64 if arrays["x"].dtype == np.float64 else np.float32)
     results += [(moment.reshape(at.statistics), kept) for moment in moments]
-    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
+    absent = "" if as_bool(training, "training") else rules.WITHOUT_STATISTICS
     return deliver_each(kind, results, 1, 0, out, absent=absent, count=len(moments))
 
 
-@np.errstate(all="ignore")
 def _backward(mode: LayerNormMode, dy: Any, x: Any, scale: Any, statistics: dict[str, Any]) -> list[Result]:
     """Return dx, dscale and dbias in float64, with their dtypes."""
     arrays = required(dy=dy, x=x, scale=scale, **statistics)
-    at = row_norm_gradient(mode, _specs(arrays), (None, None, None)).shape
+    at = rules.row_norm_gradient(mode, _specs(arrays), (None, None, None)).shape
     data = {name: at.data(wide(arrays[name])) for name in ("dy", "x")}
     moments = [at.statistic(wide(arrays[name])) for name in statistics]
     named = dict(zip(("mean", "inv_variance")[-len(moments) :], moments, strict=True))

@@ -18,7 +18,6 @@ from ._cast import Array, Float64, deliver, operands
 # --- activations -------------------------------------------------------------------------------------------
 
 
-@np.errstate(all="ignore")
 def activation(
     x: ArrayLike,
     *,
@@ -37,7 +36,6 @@ def activation(
     return deliver(np.asarray(CURVES[spec.mode](v, spec.coefficient)), dtype, alpha, beta, out)
 
 
-@np.errstate(all="ignore")
 def activation_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -103,7 +101,6 @@ _SLOPES: dict[str, Callable[[Float64, Float64, float], Any]] = {
 # --- local response normalisation across channels, and its gradient ----------------------------------------
 
 
-@np.errstate(all="ignore")
 def lrn(
     x: ArrayLike,
     *,
@@ -124,7 +121,6 @@ def lrn(
     return deliver(x * s**-lrn_beta, dtype, alpha, beta, out)
 
 
-@np.errstate(all="ignore")
 def lrn_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -159,7 +155,6 @@ def _channel_sums(terms: Float64, before: int, after: int) -> Float64:
 # --- softmax -----------------------------------------------------------------------------------------------
 
 
-@np.errstate(all="ignore")  # an infinite input gives NaN
 def softmax(
     x: ArrayLike,
     *,
@@ -180,7 +175,6 @@ def softmax(
     return deliver(y.reshape(x.shape), dtype, alpha, beta, out)
 
 
-@np.errstate(all="ignore")
 def softmax_backward(
     dy: ArrayLike,
     y: ArrayLike,
@@ -246,16 +240,6 @@ def _softplus(x: Any, p: dict[str, Any]) -> Any:
     return np.logaddexp(0, beta * x) / beta
 
 
-def _swish_slope(x: Any, p: dict[str, Any]) -> Any:
-    beta = p.get("swish_beta", 1.0)
-    s = sigmoid(beta * x)
-    return s + beta * x * s * (1 - s)
-
-
-def _elu_slope(x: Any, p: dict[str, Any]) -> Any:
-    return np.where(x > 0, 1.0, p.get("elu_alpha", 1.0) * np.exp(np.minimum(x, 0)))
-
-
 def _gelu_slope(x: Any, _: dict[str, Any]) -> Any:
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     return (1 + erf(x / math.sqrt(2))) / 2 + x * density
@@ -313,9 +297,9 @@ SLOPES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "relu_bwd": _relu_slope,
     "tanh_bwd": _plain(lambda x: 1 - np.tanh(x) ** 2),
     "sigmoid_bwd": _plain(lambda x: sigmoid(x) * (1 - sigmoid(x))),
-    "elu_bwd": _elu_slope,
+    "elu_bwd": lambda x, p: np.where(x > 0, 1.0, p.get("elu_alpha", 1.0) * np.exp(np.minimum(x, 0))),
     "gelu_bwd": _gelu_slope,
     "gelu_approx_tanh_bwd": _approximate_slope,
     "softplus_bwd": lambda x, p: sigmoid(p.get("softplus_beta", 1.0) * x),
-    "swish_bwd": _swish_slope,
+    "swish_bwd": lambda x, p: _SLOPES["swish"](x, x, p.get("swish_beta", 1.0)),
 }

@@ -9,28 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..shapes import spatial as rules
 from ..shapes.checks import same_shape
-from ..shapes.spatial import (
-    GridSampleGradients,
-    SpatialTransformerGradients,
-    affine_grid_shape,
-    check_grid,
-    grid_sample_shape,
-    transformed_shape,
-)
+from ..shapes.spatial import GridSampleGradients, SpatialTransformerGradients
 from ._cast import Array, Float64, Outs, deliver, deliver_each, operands
 
 
 def affine_grid(theta: ArrayLike, shape: Sequence[int], *, out: Array | None = None) -> Array:
     """Compute ``theta @ (x, y, 1)`` for every pixel of an image. See :func:`cudnn_ct.affine_grid`."""
     dtype, (theta,) = operands("affine_grid", theta=theta)
-    return deliver(_grid(theta, affine_grid_shape(theta.shape, shape)), dtype, 1, 0, out)
+    return deliver(_grid(theta, rules.affine_grid_shape(theta.shape, shape)), dtype, 1, 0, out)
 
 
 def affine_grid_backward(dgrid: ArrayLike, *, out: Array | None = None) -> Array:
     """Compute ``sum(dgrid * (x, y, 1))`` over all pixels. See :func:`cudnn_ct.affine_grid_backward`."""
     dtype, (dgrid,) = operands("affine_grid", dgrid=dgrid)
-    check_grid(dgrid.shape, "dgrid")
+    rules.check_grid(dgrid.shape, "dgrid")
     return deliver(_grid_gradient(dgrid), dtype, 1, 0, out)
 
 
@@ -39,7 +33,7 @@ def grid_sample(
 ) -> Array:
     """Compute ``alpha * (x at the points of a grid) + beta * out``. See :func:`cudnn_ct.grid_sample`."""
     dtype, (x, grid) = operands("grid_sample", x=x, grid=grid)
-    grid_sample_shape(x.shape, grid.shape)
+    rules.grid_sample_shape(x.shape, grid.shape)
     return deliver(_sampled(x, grid), dtype, alpha, beta, out)
 
 
@@ -54,7 +48,7 @@ def grid_sample_backward(
 ) -> GridSampleGradients[Array]:
     """Compute the gradients of :func:`grid_sample`. See :func:`cudnn_ct.grid_sample_backward`."""
     dtype, (x, grid, dy) = operands("grid_sample", x=x, grid=grid, dy=dy)
-    same_shape(y=grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
+    same_shape(y=rules.grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
     dx, dgrid = _sampled_gradients(x, grid, dy)
     return deliver_each(GridSampleGradients[Array], ((dx, dtype), (dgrid, dtype)), alpha, beta, out)
 
@@ -85,15 +79,15 @@ def spatial_transformer_backward(
     """Compute the gradients of a transformer. See :func:`cudnn_ct.spatial_transformer_backward`."""
     dtype, (x, theta, dy) = operands("spatial_transformer", x=x, theta=theta, dy=dy)
     grid = _transformer_grid(x, theta, scale_height, scale_width)
-    same_shape(y=grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
+    same_shape(y=rules.grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
     dx, dgrid = _sampled_gradients(x, grid, dy)
     results = (dx, dtype), (_grid_gradient(dgrid), dtype)
     return deliver_each(SpatialTransformerGradients[Array], results, 1, 0, out)
 
 
 def _transformer_grid(x: Float64, theta: Float64, scale_height: float, scale_width: float) -> Float64:
-    shape = transformed_shape(x.shape, scale_height, scale_width)
-    return _grid(theta, affine_grid_shape(theta.shape, shape))
+    shape = rules.transformed_shape(x.shape, scale_height, scale_width)
+    return _grid(theta, rules.affine_grid_shape(theta.shape, shape))
 
 
 def _pixels(shape: tuple[int, ...]) -> Float64:
@@ -103,18 +97,14 @@ def _pixels(shape: tuple[int, ...]) -> Float64:
     return np.stack([x, y, np.ones_like(x)], axis=-1)
 
 
-@np.errstate(all="ignore")
 def _grid(theta: Float64, shape: tuple[int, ...]) -> Float64:
     return np.asarray(np.einsum("nik,hwk->nhwi", theta, _pixels(shape)))
 
 
-@np.errstate(all="ignore")
 def _grid_gradient(dgrid: Float64) -> Float64:
     return np.asarray(np.einsum("nhwi,hwk->nik", dgrid, _pixels(dgrid.shape)))
 
 
-# Infinities and NaN are valid data.
-@np.errstate(all="ignore")
 def _sampled(x: Float64, grid: Float64) -> Float64:
     """Return the values of ``x``, (N, C, H, W), at the points of ``grid``, (N, H_out, W_out, 2)."""
     y = np.zeros((*grid.shape[:3], x.shape[1]))
@@ -123,7 +113,6 @@ def _sampled(x: Float64, grid: Float64) -> Float64:
     return np.ascontiguousarray(np.moveaxis(y, -1, 1))
 
 
-@np.errstate(all="ignore")
 def _sampled_gradients(x: Float64, grid: Float64, dy: Float64) -> tuple[Float64, Float64]:
     """Return the gradients of :func:`grid_sample` with respect to image and grid."""
     dy, dx, dgrid = np.moveaxis(dy, 1, -1), np.zeros((len(x), *x.shape[2:], x.shape[1])), np.zeros(grid.shape)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Generic, Literal, NamedTuple
 
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_bool, as_choice, as_int, as_list
 from .specs import INT_MAX, T, TensorSpec
 
@@ -86,8 +86,9 @@ class AttentionCore(NamedTuple):
     value_head: int
 
 
-@titled(lambda self: "gradient of attention" if self.dy else "attention", "longest")
-@writes("y", "stats", "dq", "dk", "dv", "dbias")
+@problem_class(
+    lambda self: "gradient of attention" if self.dy else "attention", "y stats dq dk dv dbias", "longest"
+)
 class AttentionProblem(NamedTuple):
     """Attention, or its gradient if ``dy`` is set; operands that it does not use are None.
 

@@ -14,7 +14,7 @@ from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE, AttentionProblem, Band, attention_band
 from .checks import Outs, Specs, batch_hint, expect_dtype, expect_shape, heads_hint, result_spec
 from .epilogue import FLOAT8
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_bool, as_float
 from .specs import Shape, TensorSpec, strides_in_order
 
@@ -25,6 +25,7 @@ OPTIONAL = (
     *("bias", "lengths_q", "lengths_kv", "page_table", "page_table_v", "starts_q", "starts_k", "starts_v"),
     *("starts_y", "starts_stats", "seed", "offset"),
 )
+_PAGES = ("page_table", "page_table_v")
 
 
 def attention_problem(
@@ -237,17 +238,15 @@ def _check_optional(problem: AttentionProblem) -> None:
     bias = problem.bias
     if bias is not None:
         check_bias(bias, BIAS_DTYPES, (sizes.batch, sizes.heads, sizes.queries, sizes.keys))
-    for name in ("lengths_q", "lengths_kv"):
-        lengths: TensorSpec | None = getattr(problem, name)
-        if lengths is not None:
-            expect_shape(lengths, name, (sizes.batch,))
+    arrays = {name: getattr(problem, name) for name in ("lengths_q", "lengths_kv", *_PAGES)}
+    given = {name: spec for name, spec in arrays.items() if spec is not None}
+    for name, spec in given.items():
+        if name not in _PAGES:
+            expect_shape(spec, name, (sizes.batch,))
     if (problem.lengths_q is None) != (problem.lengths_kv is None) and problem.page_table is None:
-        given = "lengths_q" if problem.lengths_kv is None else "lengths_kv"
-        raise ValueError(f"lengths_q and lengths_kv belong together: got only {given}")
-    for name in ("lengths_q", "lengths_kv", "page_table", "page_table_v"):
-        spec: TensorSpec | None = getattr(problem, name)
-        if spec is not None:
-            expect_dtype(spec, name, "int32")
+        raise ValueError(f"lengths_q and lengths_kv belong together: got only {next(iter(given))}")
+    for name, spec in given.items():
+        expect_dtype(spec, name, "int32")
     random = (problem.seed, problem.offset)
     for name, state in zip(("seed", "offset"), random, strict=True):
         if state is not None and (state.size != 1 or state.dtype != "int64"):
@@ -265,12 +264,10 @@ def given_or(out: TensorSpec | None, spec: TensorSpec, name: str) -> TensorSpec:
 
 # --- the problem of clearing rows behind the lengths of padded sequences -----------------------------------
 
-DTYPES = ("float16", "bfloat16", "float32")
 LONGEST = 2**24  # places are compared in float32
 
 
-@titled("clearing of padding")
-@writes("y")
+@problem_class("clearing of padding", "y")
 class PaddingProblem(NamedTuple):
     """y is x with zeros behind the lengths."""
 
@@ -284,7 +281,7 @@ def padding_problem(specs: Specs, outs: Outs) -> PaddingProblem:
     x, lengths = specs["x"], specs["lengths"]
     if len(x.shape) != 4:
         raise ValueError(f"x has the wrong number of axes: got shape {x.shape}, expected (B, H, S, D)")
-    expect_dtype(x, "x", *DTYPES)
+    expect_dtype(x, "x", *ATTENTION_DTYPES)
     if x.shape[3] % HEAD_MULTIPLE or x.shape[2] > LONGEST:
         raise NotSupportedError(
             f"x must have a last axis that is a multiple of {HEAD_MULTIPLE}, and at most {LONGEST} rows a "

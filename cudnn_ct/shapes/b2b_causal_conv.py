@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple
 
 from .causal_conv import causal_gradient_dtype
-from .checks import FLOATS, Outs, Specs, batch_hint, one_dtype, result_spec
-from .layer import titled, writes
+from .checks import FLOATS, Outs, Specs, batch_hint, one_dtype, packed_result
+from .layer import problem_class
 from .specs import Shape, T, TensorSpec, check_shape
 
 MIN_WIDTH, MAX_PROJECTION, MAX_MIXER = 2, 32, 256  # widths of windows that cuDNN has kernels for
@@ -33,8 +33,7 @@ class B2BCausalConvGradients(NamedTuple, Generic[T]):
     dskip_bias: T
 
 
-@titled("two causal convolutions with gates")
-@writes("y", "mixed")
+@problem_class("two causal convolutions with gates", "y mixed")
 class B2BCausalConvProblem(NamedTuple):
     """Two causal convolutions with gates."""
 
@@ -46,8 +45,7 @@ class B2BCausalConvProblem(NamedTuple):
     mixed: TensorSpec
 
 
-@titled("gradient of two causal convolutions with gates")
-@writes("dx", "dw_proj", "dw_mixer", "dskip_bias")
+@problem_class("gradient of two causal convolutions with gates", "dx dw_proj dw_mixer dskip_bias")
 class B2BCausalConvGradientProblem(NamedTuple):
     """The gradients of two causal convolutions with gates."""
 
@@ -110,18 +108,14 @@ def b2b_causal_conv_problem(specs: Specs, outs: Outs) -> Any:
     x, w_proj, w_mixer, skip_bias, *saved = specs.values()
     shape = b2b_causal_conv_shape(x.shape, w_proj.shape, w_mixer.shape, skip_bias.shape)
     if not saved:
-        y = _result(shape, dtype, outs[0], "out")
-        mixed = _result(shape, dtype, outs[1], "mixed of out")
+        y = packed_result(shape, dtype, outs[0], "out")
+        mixed = packed_result(shape, dtype, outs[1], "mixed of out")
         return B2BCausalConvProblem(x, w_proj, w_mixer, skip_bias, y, mixed)
     for name in ("mixed", "dy"):
         if specs[name].shape != shape:
             raise ValueError(f"{name} has a wrong shape: got {specs[name].shape}, expected {shape}")
     wide, names = causal_gradient_dtype(dtype), ("dw_proj", "dw_mixer", "dskip_bias")
-    results = [_result(x.shape, dtype, outs[0], "out")]
+    results = [packed_result(x.shape, dtype, outs[0], "out")]
     for name, parameter, out in zip(names, (w_proj, w_mixer, skip_bias), outs[1:], strict=True):
-        results.append(_result(parameter.shape, wide, out, f"{name} of out"))
+        results.append(packed_result(parameter.shape, wide, out, f"{name} of out"))
     return B2BCausalConvGradientProblem(*specs.values(), *results)
-
-
-def _result(shape: Shape, dtype: str, out: TensorSpec | None, name: str) -> TensorSpec:
-    return result_spec(shape, out=out or TensorSpec.packed(shape, dtype), name=name, dtype=dtype)

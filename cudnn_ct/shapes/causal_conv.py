@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import FLOATS, Outs, Specs, batch_hint, image_hint, one_dtype, result_spec, swap_hint
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_choice
 from .specs import Shape, T, TensorSpec, check_shape
 
@@ -28,8 +28,9 @@ class CausalConvGradients(NamedTuple, Generic[T]):
     dbias: T | None
 
 
-@titled(lambda self: "gradient of a causal convolution" if self.dx else "causal convolution")
-@writes("y", "dx", "dw", "dbias")
+@problem_class(
+    lambda self: "gradient of a causal convolution" if self.dx else "causal convolution", "y dx dw dbias"
+)
 class CausalConvProblem(NamedTuple):
     """A causal convolution of x, or its gradients if ``dx`` is set; tensors that it does not use are None."""
 

@@ -82,24 +82,48 @@ def result_spec(
     return out
 
 
+def packed_result(shape: Shape, dtype: str, out: TensorSpec | None, name: str = "out") -> TensorSpec:
+    """Return ``out`` if it is given and fits, else a spec in C order, in which cuDNN writes some results."""
+    return result_spec(shape, out=out or TensorSpec.packed(shape, dtype), name=name, dtype=dtype)
+
+
+def result_specs(
+    names: Iterable[str], outs: Iterable[TensorSpec | None], shape: Shape, like: TensorSpec, dtype: str = ""
+) -> list[TensorSpec]:
+    """Return the specs of further results of one shape, each by :func:`result_spec`, as many as ``outs``."""
+    pairs = zip(names, outs, strict=False)
+    return [result_spec(shape, like, out=out, name=f"{name} of out", dtype=dtype) for name, out in pairs]
+
+
 def result_slots(out: Any, names: Sequence[str], *, absent: str = "", count: int = 1) -> tuple[Any, ...]:
     """Return the array given for each result by ``out``: one array for the first, or a tuple for all.
 
     ``absent`` is the reason why the last ``count`` results do not exist; their places are None, or missing.
     """
-    gone = count if absent else 0
-    kept = len(names) - gone
-    if out is None:
+    kept = len(names) - (count if absent else 0)
+    if out is None:  # most calls
         return (None,) * kept
-    outs = tuple(out) if isinstance(out, tuple | list) else (out, *[None] * (len(names) - 1))
-    if len(outs) == kept:
-        outs = (*outs, *[None] * gone)
-    if len(outs) != len(names):
-        raise ValueError(f"out has {len(outs)} arrays; the results are {', '.join(names)}")
-    for name, given in zip(names[kept:], outs[kept:], strict=True):
-        if given is not None:
-            raise ValueError(f"out has {name}, but {absent}")
-    return outs[:kept]
+    return slots_of(out, {name: absent if place >= kept else "" for place, name in enumerate(names)})
+
+
+def slots_of(out: Any, absent: dict[str, str]) -> tuple[Any, ...]:
+    """Return the array given for each result that exists; ``absent`` has the reason for each of the others.
+
+    A result that does not exist is None in a tuple, or left out at its end.
+    """
+    reasons = list(absent.values())
+    if out is None:
+        return (None,) * reasons.count("")
+    outs = list(out) if isinstance(out, tuple | list) else [out, *[None] * (len(absent) - 1)]
+    count = len(outs)
+    while len(outs) < len(absent) and reasons[len(outs)]:
+        outs.append(None)
+    if len(outs) != len(absent):
+        raise ValueError(f"out has {count} arrays; the results are {', '.join(absent)}")
+    for (name, reason), given in zip(absent.items(), outs, strict=True):
+        if reason and given is not None:
+            raise ValueError(f"out has {name}, but {reason}")
+    return tuple(given for given, reason in zip(outs, reasons, strict=True) if not reason)
 
 
 def some_axes(axes: Any, rank: int, name: str) -> Shape:

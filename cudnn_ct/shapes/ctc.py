@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from typing import Any, Generic, Literal, NamedTuple
 
 from .checks import one_dtype, result_slots, result_spec
-from .layer import writes
+from .layer import problem_class
 from .parse import as_choice, as_int
 from .sequences import as_integers, check_lengths
 from .specs import CTCLossSpec, Shape, T, TensorSpec, check_shape
@@ -53,7 +53,7 @@ class CTCRepairs(NamedTuple):
     single: Shape = ()
 
 
-@writes("loss", "gradient")
+@problem_class("", "loss gradient")
 class CTCProblem(NamedTuple):
     """The loss and the gradient of logits, with the sequences that need repairs."""
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..dtypes import as_dtype
 from ..typing import Layout, OpTensorOp
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import LayerProblem, titled, writes
+from .layer import LayerProblem, problem_class
 from .parse import as_bool, as_choice
 from .specs import Shape, TensorSpec, check_shape, equivalent_strides, nearest_layout
 
@@ -25,8 +25,7 @@ class OpTensorScales(NamedTuple):
     b: float
 
 
-@titled("op_tensor")
-@writes("c")
+@problem_class("op_tensor", "c")
 class OpTensorProblem(NamedTuple):
     """``op(alpha1 * a, alpha2 * b)`` with b broadcast to the shape of a, or a unary ``op`` of a.
 
@@ -40,8 +39,7 @@ class OpTensorProblem(NamedTuple):
     propagate_nan: bool
 
 
-@titled(lambda self: self.name, "name")
-@writes("x")
+@problem_class(lambda self: self.name, "x", "name")
 class InPlaceProblem(NamedTuple):
     """An operation on x in place: "scale" by the alpha of a run, or "fill" with the value of a run."""
 

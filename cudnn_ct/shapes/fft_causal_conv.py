@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple
 
 from .causal_conv import sequence_shapes
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import titled, writes
+from .layer import problem_class
 from .specs import Shape, T, TensorSpec
 
 # cuDNN has two sets of kernels, both for powers of two. One takes windows that divide the length, the other
@@ -24,8 +24,10 @@ class FFTCausalConvGradients(NamedTuple, Generic[T]):
     dw: T
 
 
-@titled(lambda self: "gradient of a causal convolution by FFT" if self.dx else "causal convolution by FFT")
-@writes("y", "dx", "dw")
+@problem_class(
+    lambda self: "gradient of a causal convolution by FFT" if self.dx else "causal convolution by FFT",
+    "y dx dw",
+)
 class FFTCausalConvProblem(NamedTuple):
     """A causal convolution of x, or its gradients if ``dx`` is set; tensors that it does not use are None."""
 

@@ -5,19 +5,11 @@ from __future__ import annotations
 from typing import Any, Generic, NamedTuple
 
 from ..typing import ConvMode, FusedActivation, MatmulActivation
+from . import epilogue
 from .checks import Outs, Specs, cast_hint, result_spec
 from .conv import ConvProblem, Pairs, conv_geometry, conv_output_shape
 from .conv_dtype import check_conv_dtypes
-from .epilogue import (
-    activation_name,
-    amax_spec,
-    bias_dtypes,
-    check_dtype,
-    check_float8,
-    float8_result_dtype,
-    scales_of,
-)
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_choice, as_float, as_int
 from .specs import Shape, T, TensorSpec
 
@@ -138,8 +130,7 @@ class ConvParameters(NamedTuple):
         return ConvProblem(direction, x, w, y, *self, aligned=aligned)
 
 
-@titled("convolution with scale and bias")
-@writes("y")
+@problem_class("convolution with scale and bias", "y")
 class ScaledConv(NamedTuple):
     """``y = act(conv(x, w) * scale + bias + z)``."""
 
@@ -188,7 +179,7 @@ def channel_operand(name: str, spec: TensorSpec, image: TensorSpec, dtypes: tupl
     channels = image.shape[1]
     if spec.shape not in ((channels,), (1, channels, *[1] * (len(image.shape) - 2))):
         raise ValueError(f"{name} has a wrong shape: got {spec.shape}, expected ({channels},)")
-    check_dtype(name, spec, dtypes)
+    epilogue.check_dtype(name, spec, dtypes)
     return with_axes_of(image, spec)
 
 
@@ -202,8 +193,7 @@ class ScaledConvResult(NamedTuple, Generic[T]):
     amax: T | None
 
 
-@titled("convolution of float8")
-@writes("y", "amax")
+@problem_class("convolution of float8", "y amax")
 class Float8Conv(NamedTuple):
     """``y = scale * act(descale_x * descale_w * conv(x, w) + bias)``."""
 
@@ -239,22 +229,22 @@ def float8_conv_problem(
 ) -> Float8Conv:
     """Validate a convolution of float8 with scales; ``outs`` are y and, if it is computed, amax."""
     x, w, bias = specs["x"], specs["w"], specs.get("bias")
-    check_float8(x=x, w=w)
+    epilogue.check_float8(x=x, w=w)
     shape = conv_output_shape(
         x.shape, w.shape, padding=padding, stride=stride, dilation=dilation, groups=groups
     )
-    y = result_spec(shape, x, w, out=outs[0], dtype=float8_result_dtype(out_dtype, outs[0]))
+    y = result_spec(shape, x, w, out=outs[0], dtype=epilogue.float8_result_dtype(out_dtype, outs[0]))
     if bias is not None:
-        bias = channel_operand("bias", bias, y, bias_dtypes(y.dtype))
+        bias = channel_operand("bias", bias, y, epilogue.bias_dtypes(y.dtype))
     geometry = conv_geometry(w.shape[2:], padding, stride, dilation)
     return Float8Conv(
         x,
         w,
         bias,
-        **scales_of(specs, "descale_x", "descale_w", "scale"),
+        **epilogue.scales_of(specs, "descale_x", "descale_w", "scale"),
         y=y,
-        amax=amax_spec(outs),
+        amax=epilogue.amax_spec(outs),
         parameters=ConvParameters(*geometry, as_int(groups, "groups"), "cross_correlation", "float32", True),
-        activation=activation_name(activation),
+        activation=epilogue.activation_name(activation),
         aligned=aligned,
     )

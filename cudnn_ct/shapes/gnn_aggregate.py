@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Generic, Literal, NamedTuple
 
-from .checks import Outs, Specs, one_dtype, result_spec
+from .checks import Outs, Specs, one_dtype, packed_result
 from .gnn_graph import FEATURES, check_rows, graph_sizes
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_choice
 from .specs import Shape, T, TensorSpec, check_shape
 
@@ -32,8 +32,7 @@ class GraphAggregateGradients(NamedTuple, Generic[T]):
     dconcat: T | None
 
 
-@titled("aggregation of neighbours")
-@writes("y", "positions")
+@problem_class("aggregation of neighbours", "y positions")
 class GraphAggregateProblem(NamedTuple):
     """An aggregation; features that are not given are None."""
 
@@ -48,8 +47,7 @@ class GraphAggregateProblem(NamedTuple):
     op: GraphReduction
 
 
-@titled("gradient of an aggregation of neighbours")
-@writes("dx", "dedges", "dconcat")
+@problem_class("gradient of an aggregation of neighbours", "dx dedges dconcat")
 class GraphAggregateGradientProblem(NamedTuple):
     """The gradients of an aggregation; those of features that are not given have no columns."""
 
@@ -79,11 +77,11 @@ def graph_aggregate_problem(specs: Specs, outs: Outs, op: Any) -> GraphAggregate
     rows = {"x": None, "edges": graph.edges, "concat": graph.destinations}
     columns = {name: check_rows(name, spec, rows[name]) for name, spec in features.items()}
     chosen = graph_reduction(op)
-    y = _result((graph.destinations, sum(columns.values())), dtype, outs[0], "out")
+    y = packed_result((graph.destinations, sum(columns.values())), dtype, outs[0], "out")
     positions = None
     if chosen in EXTREMES:
         reduced = (graph.destinations, sum(columns.values()) - columns.get("concat", 0))
-        positions = _result(reduced, graph.dtype, outs[1], "positions of out")
+        positions = packed_result(reduced, graph.dtype, outs[1], "positions of out")
     x, edges, concat = (features.get(name) for name in ("x", "edges", "concat"))
     arrays = (specs["offsets"], specs["indices"], specs.get("order"))
     return GraphAggregateProblem(*arrays, x, edges, concat, y, positions, chosen)
@@ -107,7 +105,7 @@ def graph_aggregate_gradient_problem(
             expected = f"{graph.dtype}{list(reduced)}"
             raise ValueError(f"positions has a wrong shape or dtype: got {positions}, expected {expected}")
     names = ("out", "dedges of out", "dconcat of out")
-    dx, dedges, dconcat = (_result(*row) for row in zip(shapes, (dtype,) * 3, outs, names, strict=True))
+    dx, dedges, dconcat = (packed_result(*row) for row in zip(shapes, (dtype,) * 3, outs, names, strict=True))
     arrays = (specs["offsets"], specs["indices"], specs.get("order"), positions, dy)
     return GraphAggregateGradientProblem(*arrays, dx, dedges, dconcat, chosen)
 
@@ -137,7 +135,3 @@ def gradient_shapes(
     if len(dy) != 2 or dy[0] != destinations or dy[1] < reduced:
         raise ValueError(f"dy has a wrong shape: got {dy}, expected ({destinations}, {reduced} or more)")
     return x, of_edges, (destinations, dy[1] - reduced)
-
-
-def _result(shape: Shape, dtype: str, out: TensorSpec | None, name: str) -> TensorSpec:
-    return result_spec(shape, out=out or TensorSpec.packed(shape, dtype), name=name, dtype=dtype)

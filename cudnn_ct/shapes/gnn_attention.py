@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Generic, Literal, NamedTuple
 
-from .checks import Outs, Specs, one_dtype, result_spec
+from .checks import Outs, Specs, one_dtype, packed_result
 from .gnn_graph import FEATURES, check_rows, graph_sizes
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_bool, as_choice, as_float
 from .specs import Shape, T, TensorSpec
 
@@ -53,8 +53,7 @@ class GraphAttention(NamedTuple):
     coefficient: float
 
 
-@titled("attention of a graph")
-@writes("y", "scores", "activated")
+@problem_class("attention of a graph", "y scores activated")
 class GraphAttentionProblem(NamedTuple):
     """An attention; operands that are not given are None."""
 
@@ -72,8 +71,7 @@ class GraphAttentionProblem(NamedTuple):
     params: GraphAttention
 
 
-@titled("gradient of an attention of a graph")
-@writes("dx", "dtarget", "dw", "dedges")
+@problem_class("gradient of an attention of a graph", "dx dtarget dw dedges")
 class GraphAttentionGradientProblem(NamedTuple):
     """The gradients of an attention; operands that are not given are None."""
 
@@ -152,9 +150,9 @@ def graph_attention_problem(specs: Specs, outs: Outs, *params: Any) -> Any:
     graph = (specs["offsets"], specs["indices"], specs.get("order"))
     edges, mask = specs.get("edges"), specs.get("mask")
     if "dy" not in specs:
-        y = _result(shapes.y, dtype, outs[0], "out")
-        scores = _result(shapes.scores, "float32", outs[1], "scores of out")
-        activated = _result(shapes.activated, dtype, outs[2], "activated of out")
+        y = packed_result(shapes.y, dtype, outs[0], "out")
+        scores = packed_result(shapes.scores, "float32", outs[1], "scores of out")
+        activated = packed_result(shapes.activated, dtype, outs[2], "activated of out")
         return GraphAttentionProblem(*graph, x, target, w, edges, mask, y, scores, activated, checked)
     for name, wanted in (("scores", shapes.scores), ("activated", shapes.activated), ("dy", shapes.y)):
         if specs[name].shape != wanted:
@@ -162,14 +160,11 @@ def graph_attention_problem(specs: Specs, outs: Outs, *params: Any) -> Any:
     names = ("out", "dtarget of out", "dw of out", "dedges of out")
     given = (x, target, w) if edges is None else (x, target, w, edges)
     results = [
-        _result(spec.shape, "float32", out, name) for spec, out, name in zip(given, outs, names, strict=False)
+        packed_result(spec.shape, "float32", out, name)
+        for spec, out, name in zip(given, outs, names, strict=False)
     ]
     saved = (specs["scores"], specs["activated"], specs["dy"])
     dedges = results[3] if edges else None
     return GraphAttentionGradientProblem(
         *graph, x, target, w, edges, mask, *saved, results[0], results[1], results[2], dedges, checked
     )
-
-
-def _result(shape: Shape, dtype: str, out: TensorSpec | None, name: str) -> TensorSpec:
-    return result_spec(shape, out=out or TensorSpec.packed(shape, dtype), name=name, dtype=dtype)

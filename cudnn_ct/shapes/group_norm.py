@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .checks import Outs, Specs, one_dtype, result_spec, same_shape
-from .layer import titled, writes
+from .checks import Outs, Specs, one_dtype, result_spec, result_specs, same_shape
+from .layer import problem_class
 from .norm import check_epsilon, norm_parameter_dtype
 from .parse import as_int
 from .specs import Shape, TensorSpec
 
 
-@titled("group normalisation")
-@writes("y", "mean", "invstd")
+@problem_class("group normalisation", "y mean invstd")
 class GroupNorm(NamedTuple):
     """A group normalisation, with the statistics of each group of each image."""
 
@@ -26,8 +25,7 @@ class GroupNorm(NamedTuple):
     epsilon: float
 
 
-@titled("gradient of group normalisation")
-@writes("dx", "dscale", "dbias")
+@problem_class("gradient of group normalisation", "dx dscale dbias")
 class GroupNormGradient(NamedTuple):
     """The gradients of a group normalisation; statistics that are None are computed again."""
 
@@ -48,10 +46,7 @@ def group_norm(specs: Specs, outs: Outs, groups: Any, epsilon: Any) -> GroupNorm
     x, scale, bias = specs["x"], specs["scale"], specs["bias"]
     count = check_groups(x, groups, scale=scale, bias=bias)
     y = result_spec(x.shape, x, out=outs[0])
-    mean, invstd = (
-        result_spec((x.shape[0], count), scale, out=out, name=f"{name} of out")
-        for out, name in zip(outs[1:], ("mean", "invstd"), strict=True)
-    )
+    mean, invstd = result_specs(("mean", "invstd"), outs[1:], (x.shape[0], count), scale)
     return GroupNorm(x, scale, bias, y, mean, invstd, count, check_epsilon(epsilon))
 
 
@@ -65,10 +60,7 @@ def group_norm_gradient(specs: Specs, outs: Outs, groups: Any, epsilon: Any) -> 
     same_shape(x=x.shape, dy=dy.shape)
     count = check_groups(x, groups, scale=scale, **statistics)
     dx = result_spec(x.shape, x, dy, out=outs[0])
-    dscale, dbias = (
-        result_spec(scale.shape, scale, out=out, name=f"{name} of out")
-        for out, name in zip(outs[1:], ("dscale", "dbias"), strict=True)
-    )
+    dscale, dbias = result_specs(("dscale", "dbias"), outs[1:], scale.shape, scale)
     given = statistics.get("mean"), statistics.get("invstd")
     return GroupNormGradient(x, dy, scale, *given, dx, dscale, dbias, count, check_epsilon(epsilon))
 

@@ -36,22 +36,32 @@ class LayerProblem(NamedTuple, Generic[P]):
         return describe(f"gradient of {self.name}" if self.dx else self.name, self, "name")
 
 
-def writes(*names: str) -> Callable[[C], C]:
-    """Return a decorator that adds ``results``: the fields that are not None, in the order of a run."""
+def problem_class(title: str | Callable[[Any], str], results: str, *omitted: str) -> Callable[[C], C]:
+    """Return a decorator of named tuples that adds ``results``, and :func:`describe` as their text.
 
-    def results(self: Any) -> tuple[TensorSpec, ...]:
+    ``results`` are the names of fields in the order of a run; those that are None are left out. ``title`` may
+    be a function of a problem; if it is empty, the class has a text of its own.
+    """
+    names = results.split()
+
+    def written(self: Any) -> tuple[TensorSpec, ...]:
         return tuple([spec for name in names if (spec := getattr(self, name)) is not None])
+
+    def text(self: Any) -> str:
+        return describe(title if isinstance(title, str) else title(self), self, *omitted)
 
     def decorate(problem: C) -> C:
         changed: Any = problem
-        changed.results = property(results)
+        changed.results = property(written)
+        if title:
+            changed.__str__ = text
         return problem
 
     return decorate
 
 
 def results_of(problem: Any) -> tuple[TensorSpec, ...]:
-    """Return the ``results`` of a problem, which type checkers do not see behind :func:`writes`."""
+    """Return the ``results`` of a problem, which type checkers do not see behind :func:`problem_class`."""
     results: tuple[TensorSpec, ...] = problem.results
     return results
 
@@ -61,16 +71,3 @@ def describe(name: str, problem: Any, *omitted: str) -> str:
     fields = {field: value for field, value in problem._asdict().items() if field not in omitted}
     given = [f"{field} {value}" for field, value in fields.items() if value not in (None, "")]
     return f"{name}: {', '.join(given)}"
-
-
-def titled(name: str | Callable[[Any], str], *omitted: str) -> Callable[[C], C]:
-    """Return a decorator that makes :func:`describe` the text of a problem; ``name`` may be a function."""
-
-    def text(self: Any) -> str:
-        return describe(name if isinstance(name, str) else name(self), self, *omitted)
-
-    def decorate(problem: C) -> C:
-        problem.__str__ = text  # type: ignore[assignment]
-        return problem
-
-    return decorate

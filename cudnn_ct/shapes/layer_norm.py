@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Generic, Literal, NamedTuple
 
-from .checks import Outs, Specs, one_dtype, result_spec, same_shape, swap_hint
+from .checks import Outs, Specs, one_dtype, result_spec, result_specs, same_shape, swap_hint
 from .epilogue import check_dtype
-from .layer import titled, writes
+from .layer import problem_class
 from .norm import check_epsilon
 from .specs import Shape, T, TensorSpec
 
@@ -88,8 +88,7 @@ class RowNormShape(NamedTuple):
         return array.reshape(self.samples, self.rows, 1)
 
 
-@titled(lambda self: _NAMES[self.mode], "mode")
-@writes("y", "mean", "invstd")
+@problem_class(lambda self: _NAMES[self.mode], "y mean invstd", "mode")
 class RowNorm(NamedTuple):
     """A normalisation of rows; ``mean`` and ``invstd`` are None if they are not written."""
 
@@ -109,8 +108,7 @@ class RowNorm(NamedTuple):
         return row_norm_shape(self.mode, self.x.shape, self.scale.shape)
 
 
-@titled(lambda self: f"gradient of {_NAMES[self.mode]}", "mode")
-@writes("dx", "dscale", "dbias")
+@problem_class(lambda self: f"gradient of {_NAMES[self.mode]}", "dx dscale dbias", "mode")
 class RowNormGradient(NamedTuple):
     """The gradient of a normalisation of rows."""
 
@@ -167,10 +165,7 @@ def row_norm(mode: LayerNormMode, specs: Specs, outs: Outs, epsilon: Any, *, ali
         _like("scale", scale, bias=bias)
     y = result_spec(x.shape, _packed(x), out=outs[0])
     names = ("invrms",) if mode == "rms_norm" else ("mean", "invstd")
-    statistics = [
-        result_spec(shape.statistics, _packed(x), out=out, name=f"{name} of out", dtype="float32")
-        for out, name in zip(outs[1:], names, strict=False)
-    ]
+    statistics = result_specs(names, outs[1:], shape.statistics, _packed(x), "float32")
     mean, invstd = (None, None, *statistics)[-2:]
     return RowNorm(x, scale, bias, y, mean, invstd, mode, check_epsilon(epsilon), aligned)
 
@@ -193,10 +188,7 @@ def row_norm_gradient(
         if spec:
             check_dtype(statistic, spec, ("float32",))
     dx = result_spec(x.shape, _packed(x), out=outs[0])
-    dscale, *rest = (
-        result_spec(scale.shape, _packed(scale), out=out, name=f"{gradient} of out")
-        for out, gradient in zip(outs[1:], ("dscale", "dbias"), strict=False)
-    )
+    dscale, *rest = result_specs(("dscale", "dbias"), outs[1:], scale.shape, _packed(scale))
     dbias = rest[0] if rest else None
     return RowNormGradient(dy, x, scale, mean, invstd, dx, dscale, dbias, mode, aligned)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..typing import Activation
 from .checks import Outs, Specs, check_images, one_dtype, result_spec, same_shape, some_axes
 from .fused import ACTIVATIONS
-from .layer import LayerProblem, writes
+from .layer import LayerProblem, problem_class
 from .parse import as_bool, as_choice, as_float, as_int
 from .specs import ActivationSpec, LRNSpec, Shape, TensorSpec, check_shape
 
@@ -141,7 +141,7 @@ def lrn_problem(
 # --- dropout -----------------------------------------------------------------------------------------------
 
 
-@writes("y", "mask", "states")
+@problem_class("", "y mask states")
 class DropoutProblem(NamedTuple):
     """Dropout with a native descriptor; the bits of the mask follow the elements in ``layout``."""
 
@@ -156,7 +156,7 @@ class DropoutProblem(NamedTuple):
         return f"dropout of {self.x}"
 
 
-@writes("dx")
+@problem_class("", "dx")
 class DropoutGradientProblem(NamedTuple):
     """The gradient of dropout, with the fields of :class:`DropoutProblem`."""
 

@@ -7,20 +7,10 @@ from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
 from ..typing import MatmulActivation
+from . import epilogue
 from .checks import FLOATS, Outs, Specs, cast_hint, one_dtype, result_spec, swap_hint
 from .conv_dtype import resolve_precision
-from .epilogue import (
-    FLOAT8,
-    HALF,
-    activation_name,
-    amax_spec,
-    bias_dtypes,
-    check_dtype,
-    check_float8,
-    float8_result_dtype,
-    scales_of,
-)
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_float
 from .specs import Shape, T, TensorSpec
 
@@ -42,8 +32,7 @@ class MatmulGradients(NamedTuple, Generic[T]):
     dbias: T | None
 
 
-@titled("matrix product")
-@writes("y", "amax")
+@problem_class("matrix product", "y amax")
 class MatmulProblem(NamedTuple):
     """``y = act(alpha * (a @ b) + bias + residual)``, with the scales of quantised operands."""
 
@@ -137,7 +126,7 @@ def matmul_problem(
     compute, tensor_cores = _arithmetic(a.dtype, b.dtype, b_scale, precision, allow_tf32)
     dtype = _result_dtype(a.dtype, out_dtype, out)
     y = result_spec(matmul_shape(a.shape, b.shape), _c_order(a), out=out, dtype=dtype)
-    name, factor = activation_name(activation), as_float(alpha, "alpha")
+    name, factor = epilogue.activation_name(activation), as_float(alpha, "alpha")
     problem = MatmulProblem(
         a, b, bias, residual, b_scale, None, None, None, y, None, name, factor, compute, tensor_cores, aligned
     )
@@ -154,8 +143,8 @@ def scaled_matmul_problem(
 ) -> MatmulProblem:
     """Validate a product of float8 matrices with scales; ``outs`` are y and, if it is computed, amax."""
     a, b = specs["a"], specs["b"]
-    check_float8(a=a, b=b)
-    dtype = float8_result_dtype(out_dtype, outs[0])
+    epilogue.check_float8(a=a, b=b)
+    dtype = epilogue.float8_result_dtype(out_dtype, outs[0])
     y = result_spec(matmul_shape(a.shape, b.shape), _c_order(a), out=outs[0], dtype=dtype)
     problem = MatmulProblem(
         a,
@@ -163,10 +152,10 @@ def scaled_matmul_problem(
         specs.get("bias"),
         specs.get("residual"),
         None,
-        **scales_of(specs, "descale_a", "descale_b", "scale"),
+        **epilogue.scales_of(specs, "descale_a", "descale_b", "scale"),
         y=y,
-        amax=amax_spec(outs),
-        activation=activation_name(activation),
+        amax=epilogue.amax_spec(outs),
+        activation=epilogue.activation_name(activation),
         aligned=aligned,
     )
     _check_epilogue(problem)
@@ -176,7 +165,7 @@ def scaled_matmul_problem(
 def check_gradient(specs: Specs, with_bias: bool) -> None:
     """Raise unless dy, a and b belong to one product, whose operands have a gradient."""
     dy, a, b = (specs[name] for name in ("dy", "a", "b"))
-    if a.dtype == "int8" or a.dtype in FLOAT8:
+    if a.dtype == "int8" or a.dtype in epilogue.FLOAT8:
         raise TypeError(f"products of {a.dtype} have no gradient; got a {a}")
     one_dtype("the gradient of a product", a=a.dtype, b=b.dtype, dy=dy.dtype)
     shape = matmul_shape(a.shape, b.shape)
@@ -190,13 +179,13 @@ def _arithmetic(
     a: str, b: str, b_scale: TensorSpec | None, precision: Any, allow_tf32: bool
 ) -> tuple[str, bool]:
     """Return the dtype of the sums, and whether products may use tensor cores."""
-    if b == "int8" and a in HALF:
+    if b == "int8" and a in epilogue.HALF:
         if b_scale is None:
             raise ValueError(f"b is int8 and a is {a}: pass b_scale, the factor of the weights' columns")
         b = a
     elif b_scale is not None:
         raise ValueError(f"b_scale is for int8 weights and a half precision a: got a {a} and b {b}")
-    if a in FLOAT8 or b in FLOAT8:
+    if a in epilogue.FLOAT8 or b in epilogue.FLOAT8:
         raise TypeError(f"a is {a} and b is {b}: products of float8 are ct.scaled_matmul")
     if a != b:
         raise TypeError(
@@ -228,18 +217,18 @@ def _check_epilogue(problem: MatmulProblem) -> None:
         if not columns or problem.bias.shape != columns:
             expected = columns or "none, as b has one axis"
             raise ValueError(f"bias has a wrong shape: got {problem.bias.shape}, expected {expected}")
-        check_dtype("bias", problem.bias, bias_dtypes(y.dtype))
+        epilogue.check_dtype("bias", problem.bias, epilogue.bias_dtypes(y.dtype))
     if problem.residual:
         if problem.residual.shape != y.shape:
             got = problem.residual.shape
             raise ValueError(f"residual has a wrong shape: got {got}, expected that of the result, {y.shape}")
-        check_dtype("residual", problem.residual, (y.dtype,))
+        epilogue.check_dtype("residual", problem.residual, (y.dtype,))
     if problem.b_scale:
         if problem.b_scale.shape not in (columns, (1,), ()):
             raise ValueError(
                 f"b_scale has a wrong shape: got {problem.b_scale.shape}, expected {columns} or (1,)"
             )
-        check_dtype("b_scale", problem.b_scale, ("float32",))
+        epilogue.check_dtype("b_scale", problem.b_scale, ("float32",))
 
 
 def _c_order(spec: TensorSpec) -> TensorSpec:

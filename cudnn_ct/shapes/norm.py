@@ -8,8 +8,8 @@ from math import prod
 from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
-from .checks import Outs, Specs, image_hint, one_dtype, result_spec, same_shape, swap_hint
-from .layer import results_of, titled, writes
+from .checks import Outs, Specs, image_hint, one_dtype, result_spec, result_specs, same_shape, swap_hint
+from .layer import problem_class, results_of
 from .parse import as_choice, as_float
 from .specs import Shape, T, TensorSpec, check_shape
 
@@ -145,8 +145,7 @@ def norm_activation(activation: Any) -> str | None:
     return None if activation is None else as_choice(activation, NORM_ACTIVATIONS, "activation")
 
 
-@titled(lambda self: f"{_kind(self.mode)} in training")
-@writes("y", "mean", "invstd", "running_mean", "running_var")
+@problem_class(lambda self: f"{_kind(self.mode)} in training", "y mean invstd running_mean running_var")
 class NormTraining(NamedTuple):
     """A training step. ``scaled`` is True unless alpha is 1 and beta 0; fused plans reject it."""
 
@@ -171,8 +170,7 @@ class NormTraining(NamedTuple):
         return len(results_of(self)) - 3
 
 
-@titled("batch normalisation in inference")
-@writes("y")
+@problem_class("batch normalisation in inference", "y")
 class NormInference(NamedTuple):
     """An inference step with given statistics."""
 
@@ -186,8 +184,7 @@ class NormInference(NamedTuple):
     epsilon: float
 
 
-@titled(lambda self: f"gradient of {_kind(self.mode)}")
-@writes("dx", "dscale", "dbias", "dz")
+@problem_class(lambda self: f"gradient of {_kind(self.mode)}", "dx dscale dbias dz")
 class NormGradient(NamedTuple):
     """The gradient of a training step."""
 
@@ -231,10 +228,7 @@ def _training(
     if z:
         _like_x(x, residual=z)
     y = result_spec(x.shape, x, *([z] if z else []), out=outs[0])
-    mean, invstd = (
-        result_spec(shape, x, out=out, name=f"{name} of out", dtype=scale.dtype)
-        for out, name in zip(outs[1:3], ("mean", "invstd"), strict=True)
-    )
+    mean, invstd = result_specs(("mean", "invstd"), outs[1:3], shape, x, scale.dtype)
     tensors = x, scale, bias, z, y, mean, invstd, running_mean, running_var
     return NormTraining(*tensors, mode, check_epsilon(epsilon), momentum, norm_activation(activation), scaled)
 
@@ -272,10 +266,7 @@ def _gradient(specs: Specs, outs: Outs, mode: str, epsilon: Any, activation: str
         _like_x(x, y=y)
     dx = result_spec(x.shape, x, dy, out=outs[0])
     parameter_shape = x.shape[:2] if mode == INSTANCE else scale.shape
-    dscale, dbias = (
-        result_spec(parameter_shape, scale, out=out, name=f"{name} of out")
-        for out, name in zip(outs[1:3], ("dscale", "dbias"), strict=True)
-    )
+    dscale, dbias = result_specs(("dscale", "dbias"), outs[1:3], parameter_shape, scale)
     dz = result_spec(x.shape, x, dy, out=outs[3], name="dz of out") if activation else None
     statistics = given.get("mean"), given.get("invstd"), y if activation else None
     params = mode, check_epsilon(epsilon), activation

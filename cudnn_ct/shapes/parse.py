@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from .._hints import word_hint
 from .specs import INT_MAX, Shape
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Name = TypeVar("Name", bound=str)
 
 
 def as_list(value: Any) -> Any:
     """Return a NumPy array of integers as a list, nested for its axes; other values as they are."""
-    import numpy as np
-
     integers = isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "iu"
     return value.tolist() if integers else value
 
@@ -53,8 +50,6 @@ def as_bool(value: Any, name: str) -> bool:
     """Return a bool, 0, 1 or NumPy bool as a bool; reject other values, which a cache key would keep."""
     if isinstance(value, bool):
         return value
-    import numpy as np
-
     if isinstance(value, np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1)):
         return bool(value)
     raise TypeError(f"{name} must be True or False: got {value!r}")
@@ -90,8 +85,6 @@ def as_float(value: Any, name: str) -> float:
 
 def as_element(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, Any]:
     """Return a real number as an array of one element, cast to ``dtype``."""
-    import numpy as np
-
     size = 1
     try:
         item = np.asarray(value)

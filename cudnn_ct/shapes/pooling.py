@@ -43,10 +43,11 @@ def pool_problem(
     specs: Specs, outs: Outs, window: Any, stride: Any, padding: Any, mode: Any, propagate_nan: Any
 ) -> LayerProblem[PoolParams]:
     """Validate the arguments of pooling x, or of the gradient with x, y and dy."""
-    x, mode = specs["x"], pooling_mode(mode)
-    gradient = "dy" in specs
+    name = as_choice(mode, (*POOLING_MODES, *_SYNONYMS), "mode")
+    x, mode, gradient = specs["x"], _SYNONYMS.get(name, name), "dy" in specs
     what = "the gradient of pooling" if gradient else f"pooling with mode={mode!r}"
-    allowed = FLOATS if gradient else pooling_dtypes(mode)
+    # Averages of int8 would need rounding.
+    allowed = FLOATS if gradient or not mode.startswith("max") else (*FLOATS, "int8")
     one_dtype(what, allowed, **{name: spec.dtype for name, spec in specs.items()})
     geometry = pool_geometry(x.shape, window, stride, padding)
     y_shape = pool_output_shape(x.shape, window=window, stride=stride, padding=padding)
@@ -121,17 +122,6 @@ def pool_geometry(x_shape: Iterable[int], window: Any, stride: Any, padding: Any
                 f"{sum(pair)} = {n + sum(pair)}"
             )
     return PoolGeometry(windows, pairs, strides)
-
-
-def pooling_mode(mode: Any) -> str:
-    """Return the mode as one of :data:`POOLING_MODES`."""
-    name = as_choice(mode, (*POOLING_MODES, *_SYNONYMS), "mode")
-    return _SYNONYMS.get(name, name)
-
-
-def pooling_dtypes(mode: str) -> tuple[str, ...]:
-    """Return the dtypes that forward pooling supports: not int8 for averages, which would need rounding."""
-    return (*FLOATS, "int8") if mode.startswith("max") else FLOATS
 
 
 def _window(window: Any, x: Shape) -> Shape:

@@ -11,7 +11,7 @@ from .._config import config
 from ..errors import warn_caller
 from ..typing import ReduceOp
 from .checks import Outs, Specs, one_dtype, result_spec, some_axes
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_bool, as_choice
 from .specs import MAX_AXES, Shape, T, TensorSpec, check_shape
 
@@ -29,8 +29,7 @@ class IndexedReduction(NamedTuple, Generic[T]):
     indices: T
 
 
-@titled("reduction")
-@writes("y", "indices")
+@problem_class("reduction", "y indices")
 class ReduceProblem(NamedTuple):
     """A reduction of x over ``axes``, with the indices of the extremes if ``indices`` is set."""
 

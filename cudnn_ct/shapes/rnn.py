@@ -7,6 +7,8 @@ from ctypes import c_float
 from math import prod
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from .._algorithm_names import RNN_ALGOS as RNN_ALGOS
 from ..dtypes import as_dtype
 from ..typing import RNNBias, RNNDirection, RNNMode
@@ -298,8 +300,6 @@ def listed(weights: Any) -> list[Any]:
 
 def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> tuple[Any, ...]:
     """Return views of the arrays of a torch state in the order of :func:`rnn_parameters`."""
-    import numpy as np
-
     if sum(RNN_BIASES[spec.bias]) == 1:
         raise ValueError(f"bias={spec.bias!r} has one bias where torch has two; use bias='double_bias'")
     tensors = list(_torch_tensors(spec))
@@ -324,8 +324,6 @@ def to_torch(
     weights: Mapping[str, Any] | Sequence[Any], spec: RNNSpec, *, prefix: str = ""
 ) -> dict[str, Any]:
     """Return weights as new NumPy arrays by torch's names; a bias that the network lacks is zero."""
-    import numpy as np
-
     _check_prefix(prefix)
     tensors, arrays = list(_torch_tensors(spec)), arrange_weights(spec, weights)
     parts = dict(zip((row.name for row in rnn_parameters(spec)), arrays, strict=True))

@@ -9,9 +9,9 @@ from ..dtypes import as_dtype
 from ..errors import NotSupportedError
 from .attention import AttentionCore, attention_band
 from .attention_rules import attention_scale, check_head_count, check_head_size, given_or, like_axes
-from .checks import Outs, Specs, expect_shape
+from .checks import Outs, Specs, expect_shape, slots_of
 from .epilogue import FLOAT8, WITHOUT_AMAX, check_dtype, scales_of
-from .layer import titled, writes
+from .layer import problem_class
 from .parse import as_bool
 from .specs import T, TensorSpec
 
@@ -42,8 +42,7 @@ class ScaledAttentionResult(NamedTuple, Generic[T]):
     amax: T | None
 
 
-@titled("attention of float8")
-@writes("y", "stats", "amax")
+@problem_class("attention of float8", "y stats amax")
 class ScaledAttentionProblem(NamedTuple):
     """Attention of float8 operands, in the order of a run's pointers; those that a call lacks are None."""
 
@@ -74,26 +73,13 @@ class ScaledAttentionProblem(NamedTuple):
 
 
 def scaled_attention_slots(out: Any, return_stats: Any, amax: Any) -> tuple[Any, ...]:
-    """Return the array given for each result that exists, in the order y, stats, amax.
-
-    ``out`` is an array for y, or a tuple. A result that does not exist is None in it, or left out at the end.
-    """
+    """Return the array given for each result that exists in the order y, stats, amax, by :func:`slots_of`."""
     absent = {
         "y": "",
         "stats": "" if as_bool(return_stats, "return_stats") else "return_stats=False",
         "amax": "" if as_bool(amax, "amax") else WITHOUT_AMAX,
     }
-    reasons = list(absent.values())
-    outs = list(out) if isinstance(out, tuple | list) else [out, None, None]
-    given = len(outs)
-    while len(outs) < len(absent) and reasons[len(outs)]:
-        outs.append(None)
-    if len(outs) != len(absent):
-        raise ValueError(f"out has {given} arrays; the results are {', '.join(absent)}")
-    for (name, reason), array in zip(absent.items(), outs, strict=True):
-        if reason and array is not None:
-            raise ValueError(f"out has {name}, but {reason}")
-    return tuple(array for array, reason in zip(outs, reasons, strict=True) if not reason)
+    return slots_of(out, absent)
 
 
 def scaled_attention_problem(

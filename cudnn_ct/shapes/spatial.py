@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple
 
-from .checks import Outs, Specs, batch_hint, one_dtype, result_spec, swap_hint
-from .layer import LayerProblem, titled, writes
+from .checks import Outs, Specs, batch_hint, one_dtype, packed_result, result_spec, swap_hint
+from .layer import LayerProblem, problem_class
 from .parse import as_float
 from .specs import INT_MAX, Shape, T, TensorSpec, check_shape
 
@@ -83,13 +83,11 @@ def grid_problem(specs: Specs, outs: Outs, shape: Any = None) -> LayerProblem[No
         result: Shape = (check_grid(operand.shape, "dgrid")[0], 2, 3)
     else:
         result = affine_grid_shape(operand.shape, shape)
-    out = outs[0] or TensorSpec.packed(result, operand.dtype)  # in C order, as cuDNN requires
     specs = {"dy" if name == "dgrid" else "x": operand}
-    return LayerProblem.of("affine grid", None, specs, result_spec(result, operand, out=out))
+    return LayerProblem.of("affine grid", None, specs, packed_result(result, operand.dtype, outs[0]))
 
 
-@titled(lambda self: "gradients of sampling" if self.dx else "sampling")
-@writes("y", "dx", "dgrid")
+@problem_class(lambda self: "gradients of sampling" if self.dx else "sampling", "y dx dgrid")
 class SampleProblem(NamedTuple):
     """Images sampled at the coordinates of a grid, or the gradients if ``dx`` and ``dgrid`` are set."""
 
@@ -111,6 +109,5 @@ def sample_problem(specs: Specs, outs: Outs) -> SampleProblem:
     dy = specs["dy"]
     if dy.shape != shape:
         raise ValueError(f"dy has shape {dy.shape}; y has {shape}")
-    out = outs[1] or TensorSpec.packed(grid.shape, grid.dtype)  # in C order, as cuDNN requires
-    dgrid = result_spec(grid.shape, grid, out=out, name="dgrid of out")
+    dgrid = packed_result(grid.shape, grid.dtype, outs[1], "dgrid of out")
     return SampleProblem(x, grid, None, dy, result_spec(x.shape, x, dy, out=outs[0]), dgrid)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
-from .checks import Outs, Specs, cast_hint, result_spec
+from .checks import Outs, Specs, cast_hint, result_specs
 from .conv import ConvProblem
 from .epilogue import check_dtype
 from .fused import ConvParameters
-from .layer import titled, writes
+from .layer import problem_class
 from .norm import check_epsilon
 from .parse import as_float, as_int
 from .specs import T, TensorSpec
@@ -59,8 +59,7 @@ class ConvBatchNormGradients(NamedTuple, Generic[T]):
 # --- problems ----------------------------------------------------------------------------------------------
 
 
-@titled("convolution with statistics", "unproven")
-@writes("y", "sums", "square_sums")
+@problem_class("convolution with statistics", "y sums square_sums", "unproven")
 class StatisticsProblem(NamedTuple):
     """``y = conv(relu(x * scale + bias), w)`` and its sums; without scale and bias, that of x itself."""
 
@@ -81,8 +80,9 @@ class StatisticsProblem(NamedTuple):
         return self.parameters.conv("forward", self.x, self.w, self.y, self.aligned)
 
 
-@titled("statistics of a batch normalisation", "unproven")
-@writes("eq_scale", "eq_bias", "mean", "invstd", "next_mean", "next_var")
+@problem_class(
+    "statistics of a batch normalisation", "eq_scale eq_bias mean invstd next_mean next_var", "unproven"
+)
 class BatchNormFinalize(NamedTuple):
     """The statistics of a batch of ``elements`` elements for each channel, from their sums."""
 
@@ -105,8 +105,11 @@ class BatchNormFinalize(NamedTuple):
     unproven: Any = True
 
 
-@titled("gradient of a convolution's data, a relu and a batch normalisation", "unproven")
-@writes("dz", "dscale", "dbias", "eq_dz_scale", "eq_x_scale", "eq_bias")
+@problem_class(
+    "gradient of a convolution's data, a relu and a batch normalisation",
+    "dz dscale dbias eq_dz_scale eq_x_scale eq_bias",
+    "unproven",
+)
 class DataGradient(NamedTuple):
     """The gradient of ``conv(relu(norm(x)), w)`` for norm(x), and the gradients of the normalisation."""
 
@@ -133,8 +136,7 @@ class DataGradient(NamedTuple):
         return self.parameters.conv("backward_data", self.dz, self.w, self.dy, self.aligned)
 
 
-@titled("gradient of a convolution's filter with scale, bias and relu of the data", "unproven")
-@writes("dw")
+@problem_class("gradient of a convolution's filter with scale, bias and relu of the data", "dw", "unproven")
 class FilterGradient(NamedTuple):
     """The gradient of ``conv(relu(x * scale + bias), w)`` with respect to w."""
 
@@ -168,8 +170,8 @@ def statistics_problem(
     for name, spec in (("scale", scale), ("bias", bias)):
         if spec is not None:
             _check_channels(name, spec, conv.x.shape[1], (conv.x.dtype,))
-    names = ("sums of out", "square_sums of out")
-    sums, squares = (_channels(conv.y.shape[1], out, name) for name, out in zip(names, outs[1:], strict=True))
+    shape = conv.y.shape[1:2]
+    sums, squares = result_specs(("sums", "square_sums"), outs[1:], shape, TensorSpec.packed(shape))
     parameters = ConvParameters.of(conv)
     return StatisticsProblem(conv.x, conv.w, scale, bias, conv.y, sums, squares, parameters, aligned)
 
@@ -191,10 +193,10 @@ def finalize_problem(
     dtype = as_dtype(eq_dtype).name
     if dtype not in EQ_DTYPES:
         raise TypeError(f"eq_dtype is not supported: got {dtype}, expected {' or '.join(EQ_DTYPES)}")
-    dtypes = (dtype, dtype, *["float32"] * 4)
-    names = (f"{name} of out" for name in BatchNormFinalizeResult._fields)
+    names, like = BatchNormFinalizeResult._fields, TensorSpec.packed((channels,))
     results = [
-        _channels(channels, out, name, kind) for name, out, kind in zip(names, outs, dtypes, strict=True)
+        *result_specs(names[:2], outs[:2], like.shape, like, dtype),
+        *result_specs(names[2:], outs[2:], like.shape, like),
     ]
     return BatchNormFinalize(
         **specs,
@@ -216,11 +218,11 @@ def data_gradient(conv: ConvProblem, specs: Specs, outs: Outs, *, aligned: bool 
     given = {name: specs[name] for name in ("mean", "invstd", "scale", "bias")}
     for name, spec in given.items():
         _check_channels(name, spec, channels, ("float32",))
-    names = (f"{name} of out" for name in ConvBatchNormGradients._fields[1:])
-    written = [_channels(channels, out, name) for name, out in zip(names, outs[1:], strict=True)]
+    names, like = ConvBatchNormGradients._fields[1:], TensorSpec.packed((channels,))
+    written = result_specs(names, outs[1:], like.shape, like)
     return DataGradient(
         conv.y, conv.w, x, **given, dz=conv.x,
-        **dict(zip(ConvBatchNormGradients._fields[1:], written, strict=True)),
+        **dict(zip(names, written, strict=True)),
         parameters=ConvParameters.of(conv), aligned=aligned,
     )  # fmt: skip
 
@@ -252,7 +254,3 @@ def _check_channels(name: str, spec: TensorSpec, channels: int, dtypes: tuple[st
     if spec.shape not in allowed or not channels:
         raise ValueError(f"{name} has a wrong shape: got {spec.shape}, expected ({channels},)")
     check_dtype(name, spec, dtypes)
-
-
-def _channels(count: int, out: TensorSpec | None, name: str, dtype: str = "float32") -> TensorSpec:
-    return result_spec((count,), TensorSpec.packed((count,), dtype), out=out, name=name)

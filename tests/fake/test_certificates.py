@@ -15,7 +15,7 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.autotune.candidates import CandidateSet
 from cudnn_ct.certify import certificates, determinism, opinions
-from cudnn_ct.cli.report import command
+from cudnn_ct.cli.cache import report_command as command
 from cudnn_ct.cuda import memory
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from cudnn_ct.graph.plan_store import _imported, folder_store

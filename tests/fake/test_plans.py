@@ -574,7 +574,7 @@ def test_rows_of_the_selftest_run_on_shapes(fake: FakeCudnn) -> None:
 
 
 def test_verification_needs_a_call_before_a_capture(fake: FakeCudnn, tmp_path: Path, host: Host) -> None:
-    from cudnn_ct.graph.plan_check import CheckedPlan
+    from cudnn_ct.graph.stored import CheckedPlan
 
     class Capturing:
         capturing = True

@@ -14,12 +14,13 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import testing
+from cudnn_ct._gpus import capabilities
 from cudnn_ct.cli import compile_child
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from cudnn_ct.graph.candidates import engine_candidates, engine_plan
 from cudnn_ct.graph.compile import compile_request
 from cudnn_ct.graph.first import first_engine
-from cudnn_ct.graph.gpus import DERIVED_NOTE, description_of, gpu_names, is_derived
+from cudnn_ct.graph.gpus import DERIVED_NOTE, description_of, is_derived
 from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
 from cudnn_ct.graph.offline import Planner, compute_capability
 from cudnn_ct.graph.operations import Graph, Tensor, node
@@ -572,7 +573,7 @@ def test_compile_makes_plans_for_a_derived_description(tmp_path: Path) -> None:
 
 def test_the_recorded_description_is_as_cudnn_wrote_it() -> None:
     assert description_of("h200") == json.loads(DEVICE.read_text())
-    assert [name for name in gpu_names() if not is_derived(name)] == ["h200"]
+    assert [name for name in capabilities() if not is_derived(name)] == ["h200"]
 
 
 def plan_a_convolution(gpu: str) -> None:
@@ -586,7 +587,7 @@ def plan_a_convolution(gpu: str) -> None:
     os._exit(0)
 
 
-@pytest.mark.parametrize("gpu", [name for name in gpu_names() if is_derived(name)])
+@pytest.mark.parametrize("gpu", [name for name in capabilities() if is_derived(name)])
 def test_cudnn_plans_a_convolution_for_each_derived_description(gpu: str, cudnn: int) -> None:
     major, minor = divmod(description_of(gpu)["deviceVer"] // 10, 10)
     if major == 10 and cudnn < 91900:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct._gpus import capabilities
 from cudnn_ct.errors import BadParamError, NotSupportedError
 from cudnn_ct.graph.candidates import engine_candidates, engine_plan
-from cudnn_ct.graph.gpus import description_of, gpu_names
+from cudnn_ct.graph.gpus import description_of
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import Graph, Tensor, node
 from cudnn_ct.graph.rules import EngineRules
@@ -75,7 +76,7 @@ def plans(graph: Graph, planner: Planner) -> bool:
 
 @in_child
 def test_bilinear_resampling_of_graphs_becomes_plans_for_all_gpus() -> None:
-    for name in share(gpu_names(), 5):
+    for name in share(tuple(capabilities()), 5):
         planner = Planner(description_of(name))
         for dtype in ("float32", "float16"):
             g = ct.Graph()

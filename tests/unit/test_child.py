@@ -12,7 +12,7 @@ import pytest
 
 ANSWER = """
 import os, pathlib, time
-from cudnn_ct.cli.child import read_request
+from cudnn_ct.cli.offline import read_request
 
 def answer():
     file = pathlib.Path(read_request()["file"])
@@ -22,7 +22,7 @@ def answer():
 """
 PARENT = """
 import os, sys
-from cudnn_ct.cli.child import start
+from cudnn_ct.cli.offline import start
 
 start("sleeper", {"file": sys.argv[1]}, os.environ, [], 60)
 """

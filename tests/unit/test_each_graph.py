@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cudnn_ct.cli import compile as compile_command
-from cudnn_ct.cli import offline, supports
+from cudnn_ct.cli import offline
 from cudnn_ct.cli.offline import PlanningError
+from cudnn_ct.cli.program import compile_command, supported
 
 GRAPHS = ("first", "fatal", "second", "third")
 
@@ -40,7 +40,7 @@ def plan(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]
 
 def test_supported_continues_after_a_graph_that_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "run_child", plan)
-    (report,) = supports.supported(__file__, ("h200",))
+    (report,) = supported(__file__, ("h200",))
     assert [row["graph"] for row in report["graphs"]] == list(GRAPHS)
     assert [row["engines"] for row in report["graphs"]] == [1, 0, 1, 1]
     assert report["graphs"][1]["reason"] == "the planning process ended with SIGSEGV"
@@ -54,7 +54,7 @@ def test_compile_keeps_the_plans_of_other_graphs_when_one_ends_the_process(
     program, output = tmp_path / "graphs.json", tmp_path / "plans"
     program.write_text("{}")
     arguments = [str(program), "--gpu", "h200", "-o", str(output), "--json"]
-    done = CliRunner().invoke(compile_command.command, arguments)
+    done = CliRunner().invoke(compile_command, arguments)
     assert output.read_text() == "plan of first\nplan of second\nplan of third\n"
     (report,) = json.loads(done.stdout)["gpus"]
     assert (report["compiled"], report["seconds"]) == (3, 1.5)
@@ -78,4 +78,4 @@ def test_supported_raises_if_the_process_ends_before_a_graph_is_planned(
 
     monkeypatch.setattr(offline, "run_child", end)
     with pytest.raises(PlanningError, match="SIGILL"):
-        supports.supported(__file__, ("h200",))
+        supported(__file__, ("h200",))

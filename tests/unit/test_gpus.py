@@ -12,14 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 from cudnn_ct import _files, _gpus
+from cudnn_ct._gpus import capabilities
 from cudnn_ct.cli import main
 from cudnn_ct.cli.offline import read_gpu
 from cudnn_ct.doctor import options
-from cudnn_ct.graph.gpus import description_of, gpu_names, is_derived
+from cudnn_ct.graph.gpus import description_of, is_derived
 from cudnn_ct.graph.offline import name_of_description
 
 LATER = {"memoryBusWidth", "smCountOrigin", "oversizedSharedMemoryPerBlock"}  # keys that 9.19 does not write
-DERIVED = [name for name in gpu_names() if is_derived(name)]
+DERIVED = [name for name in capabilities() if is_derived(name)]
 
 
 def sources_of(name: str) -> dict[str, str]:
@@ -35,7 +36,7 @@ def sources_of(name: str) -> dict[str, str]:
 
 
 def test_only_the_h200_was_recorded() -> None:
-    assert set(gpu_names()) - set(DERIVED) == {"h200"}
+    assert set(capabilities()) - set(DERIVED) == {"h200"}
     assert {750, 800, 860, 890, 900, 1000, 1200} == {description_of(name)["deviceVer"] for name in DERIVED}
 
 
@@ -76,7 +77,7 @@ def test_descriptions_are_copies() -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        *((name, name) for name in gpu_names()),
+        *((name, name) for name in capabilities()),
         *(("H200", "h200"), ("NVIDIA H200", "h200"), ("RTX 4090", "rtx4090"), ("Tesla T4", "t4")),
         *(("9.0", "h200"), ("90", "h200"), ("sm_90a", "h200"), (" 12.0", "rtx5090"), ("compute_75", "t4")),
     ],

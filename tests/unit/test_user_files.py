@@ -15,7 +15,7 @@ import cudnn_ct as ct
 from cudnn_ct import _files
 from cudnn_ct._cache_files import read_file
 from cudnn_ct._config import config
-from cudnn_ct.cli import child, compile_child, main, table
+from cudnn_ct.cli import compile_child, main, offline, table
 from cudnn_ct.cli.offline import read_description
 
 CLI = Path(table.__file__).parent
@@ -24,7 +24,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "import_algo_cache": ct.import_algo_cache,
     "import_plans": ct.import_plans,
     "read_description": read_description,
-    "user_file": child.user_file,
+    "user_file": offline.user_file,
     "text_of": _files.text_of,
     "read_file": lambda path: read_file(path, 100),
     "program of compile": compile_child._requests,

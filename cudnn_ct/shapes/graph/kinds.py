@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .matrices import ATTENTION, MATRICES, NORMS
-from .moving import MOVING
 from .pointwise import POINTWISE
 from .rules import Kind
-from .windows import WINDOWS
+from .windows import MOVING, WINDOWS
 
 KINDS: dict[str, Kind] = {**POINTWISE, **MATRICES, **WINDOWS, **NORMS, **MOVING, **ATTENTION}

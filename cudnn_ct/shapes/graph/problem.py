@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from ..specs import TensorSpec
@@ -99,7 +99,3 @@ class GraphProblem(_Fields):
 def _kinds(nodes: tuple[GraphNode, ...]) -> Iterator[str]:
     for one in nodes:
         yield str(one.attribute("mode", one.kind)) if one.kind == "pointwise" else one.kind
-
-
-Specs = Mapping[str, TensorSpec]
-"""Operands of an operation by their roles."""

@@ -1,9 +1,10 @@
-"""``cudnn-ct compile``: compile the graphs of a program for a GPU that is only described."""
+"""``cudnn-ct compile`` and ``supports``: the graphs of a program, for GPUs that are only described."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from ..graph.gpus import DERIVED_NOTE, is_derived
 from .errors import NOTHING, fail, usage
 from .offline import NO_GRAPHS, called, each_graph, gpus_option, naming, read_gpu
 from .options import OUTPUT, json_option
-from .table import counted, say, say_json
+from .table import counted, say, say_json, show
 
 NAMES = ("graph", "operation", "line")
+OPERANDS = 2  # that the table shows of each graph
 
 
 @click.command(name="compile")
@@ -25,7 +27,7 @@ NAMES = ("graph", "operation", "line")
 @gpus_option
 @click.option("-o", "--output", required=True, type=OUTPUT, help="The file of compiled plans to write.")
 @json_option
-def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> None:
+def compile_command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> None:
     """Compile the graphs of FILE for the GPUs, on a machine with or without one.
 
     FILE is a Python program, whose calls run on shapes; the graphs that `ct.record_plans()` saved; or JSON
@@ -52,7 +54,7 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
     if as_json:
         say_json({"schema": 1, "output": output, "bytes": len(content), "gpus": reports})
     else:
-        _print(reports)
+        _print_compiled(reports)
         say(f"wrote {output}, {len(content):,} bytes" if content else f"wrote nothing to {output}")
     rejected = sum(len(report["rejected"]) for report in reports)
     if not any(report["compiled"] or report["rejected"] for report in reports):
@@ -84,7 +86,7 @@ def _report(description: dict[str, Any], derived: bool, answer: dict[str, Any]) 
     }
 
 
-def _print(reports: list[dict[str, Any]]) -> None:
+def _print_compiled(reports: list[dict[str, Any]]) -> None:
     for report in reports:
         plans = counted(report["compiled"], "plan")
         say(f"{report['gpu']}: {plans} compiled in {report['seconds']:.1f} s")
@@ -94,3 +96,74 @@ def _print(reports: list[dict[str, Any]]) -> None:
             say(f"  rejected: {called(row)}: {row['reason']}")
         for call, reason in report["skipped"].items():
             say(f"  no graph: {call}: {reason}")
+
+
+# --- support of graphs by GPUs -----------------------------------------------------------------------------
+
+
+@click.command(name="supports")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@gpus_option
+@json_option
+def supports_command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
+    """List which graphs of FILE have engines in this cuDNN, for each GPU.
+
+    FILE is as for `cudnn-ct compile`. cuDNN's heuristics are queried; nothing is compiled. Exits with 1 if a
+    graph has no engine on one of the GPUs, and with 3 if the file has no graphs. Without a GPU it is unknown
+    whether cuBLASLt supports a graph that has no other engine. Needs cuDNN >= 9.8.
+    """
+    with usage():
+        reports = supported(file, gpus)
+    rows = [row for report in reports for row in report["graphs"]]
+    missing = [row for row in rows if _word(row) == "no"]
+    if as_json:
+        say_json({"schema": 1, "gpus": reports})
+    else:
+        _print_supported(reports)
+    if not rows:
+        fail(NO_GRAPHS, NOTHING)
+    if missing:
+        fail(f"no engine for {counted(len(missing), 'graph')}")
+
+
+def supported(file: str | Path, gpus: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
+    """Return for each GPU its graphs with the number of engines, the first engine and the reason if none.
+
+    The reason is also that of an engine which a call names and which is replaced.
+    Raises ValueError for an unknown GPU and a wrong file, and PlanningError for a program that fails.
+    """
+    reports = []
+    for gpu, description in [(gpu, read_gpu(gpu)) for gpu in described(gpus)]:
+        with naming(gpu):
+            reports.append({"gpu": gpu, "derived": is_derived(gpu), **each_graph(file, description)})
+    return reports
+
+
+def _word(row: dict[str, Any]) -> str:
+    """Return whether cuDNN has an engine for a graph: ``yes``, ``no``, or ``unknown``."""
+    return "yes" if row["engines"] else "unknown" if row["unknown"] else "no"
+
+
+def _first(operands: list[str]) -> str:
+    """Return the first operands of a graph, which tell apart the graphs of one line."""
+    return ", ".join([*operands[:OPERANDS], *(["..."] if len(operands) > OPERANDS else [])])
+
+
+def _print_supported(reports: list[dict[str, Any]]) -> None:
+    """Print a row for each graph and a column for each GPU, then the reasons."""
+    names = [f"{report['gpu']}{'*' if report['derived'] else ''}" for report in reports]
+    columns = [*((name, False) for name in (*names, "operation", "line", "operands"))]
+    cells = [
+        [*map(_word, rows), rows[0]["operation"], rows[0]["line"], _first(rows[0]["operands"])]
+        for rows in zip(*(report["graphs"] for report in reports), strict=True)
+    ]
+    if cells:
+        show(tuple(columns), cells)
+    if any(report["derived"] for report in reports):
+        say(f"* {DERIVED_NOTE}")
+    for name, report in zip(names, reports, strict=True):
+        for row in report["graphs"]:
+            if row["reason"]:
+                say(f"{name}: {called(row)}: {row['reason']}")
+    for call, reason in reports[0]["skipped"].items():
+        say(f"no graph: {call}: {reason}")
