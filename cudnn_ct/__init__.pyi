@@ -13,9 +13,9 @@ from .array_creation import asarray as asarray
 from .array_creation import empty as empty
 from .array_creation import full as full
 from .array_creation import zeros as zeros
+from .autotune.measurement import Algorithms as Algorithms
 from .autotune.store import export_algo_cache as export_algo_cache
 from .autotune.store import import_algo_cache as import_algo_cache
-from .autotune.table import Algorithms as Algorithms
 from .availability import Availability as Availability
 from .availability import available as available
 from .captures.function import CapturedFunction as CapturedFunction
@@ -62,6 +62,7 @@ from .ops.b2b_causal_conv import b2b_causal_conv1d as b2b_causal_conv1d
 from .ops.b2b_causal_conv import b2b_causal_conv1d_backward as b2b_causal_conv1d_backward
 from .ops.causal_conv import causal_conv1d as causal_conv1d
 from .ops.causal_conv import causal_conv1d_backward as causal_conv1d_backward
+from .ops.conv.algorithms import ConvPlan as ConvPlan
 from .ops.conv.algorithms import conv_algorithms as conv_algorithms
 from .ops.conv.algorithms import conv_bias_activation_plan as conv_bias_activation_plan
 from .ops.conv.algorithms import conv_plan as conv_plan
@@ -70,10 +71,9 @@ from .ops.conv.conv import conv_backward_bias as conv_backward_bias
 from .ops.conv.conv import conv_backward_data as conv_backward_data
 from .ops.conv.conv import conv_backward_filter as conv_backward_filter
 from .ops.conv.conv import conv_transpose as conv_transpose
-from .ops.conv.float8 import scaled_conv as scaled_conv
 from .ops.conv.fused import conv_bias_activation as conv_bias_activation
-from .ops.conv.plan import ConvPlan as ConvPlan
 from .ops.conv.scaled import conv_scale_bias_activation as conv_scale_bias_activation
+from .ops.conv.scaled import scaled_conv as scaled_conv
 from .ops.conv.training import batch_norm_finalize as batch_norm_finalize
 from .ops.conv.training import conv_backward_data_relu_batch_norm as conv_backward_data_relu_batch_norm
 from .ops.conv.training import conv_backward_filter_scale_bias_relu as conv_backward_filter_scale_bias_relu
@@ -97,7 +97,7 @@ from .ops.lrn import lrn as lrn
 from .ops.lrn import lrn_backward as lrn_backward
 from .ops.matmul.gradient import matmul_backward as matmul_backward
 from .ops.matmul.matmul import matmul as matmul
-from .ops.matmul.scaled import scaled_matmul as scaled_matmul
+from .ops.matmul.matmul import scaled_matmul as scaled_matmul
 from .ops.norm.group_norm import group_norm as group_norm
 from .ops.norm.group_norm import group_norm_backward as group_norm_backward
 from .ops.norm.instance_norm import instance_norm as instance_norm

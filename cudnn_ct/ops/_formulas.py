@@ -1,9 +1,4 @@
-"""Formulas on contiguous tensors as chains of graphs, for a cuDNN that has no legacy calls.
-
-Such a cuDNN has engines for two kinds of graphs on a matrix: elementwise nodes, and a reduction of rows or
-columns with elementwise nodes before it. Both repeat vectors of the other axis, if these are in memory. A
-formula is divided into such graphs.
-"""
+"""Graphs in place of legacy calls: conversions, elementwise operations, and formulas as chains of graphs."""
 
 from __future__ import annotations
 
@@ -12,19 +7,108 @@ from itertools import count
 from math import gcd
 from typing import Any, NamedTuple
 
+from .._config import config
+from .._lib import load
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
+from ..graph import first
+from ..graph.offline import target_of
 from ..graph.operations import Graph, Node, Tensor, node
+from ..graph.pixels import in_pixels
+from ..graph.plan import GraphPlan
+from ..legal.rules import rules_of_subjects
+from ..legal.subjects import subjects_of_native
 from ..plans.axes import coalesce, is_contiguous
 from ..plans.base import Plan
-from ..plans.elementwise import duplicate_plan
+from ..plans.elementwise import copy_plan, duplicate_plan
 from ..plans.program import Program, Step, chained
 from ..plans.tiling import MAX_CALLS, sliced
-from ..shapes.specs import ALIGNMENT, TensorSpec, packed_strides
-from ._first_plan import first_plan
+from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec, equivalent_strides, packed_strides
 
 DTYPES_OF_ENGINES = ("float16", "bfloat16", "float32")  # no engine computes float64
+
+
+def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
+    """Return a plan of the first engine that no fact rejects; ``order`` has places in the heuristics."""
+    rules = rules_of_subjects(tuple(subjects_of_native(graph)), target_of(context))
+    return first.first_plan(graph, context, order, rules)
+
+
+# --- conversions of tensors by graphs of one node, for dtypes that ``cudnnOpTensor`` does not convert ------
+
+
+def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "identity") -> Program:
+    """Return a plan that converts contiguous copies: graphs do not scale, and need one memory order.
+
+    ``mode`` is the elementwise operation on the way.
+    Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
+    """
+    packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
+    # No engine supports a single element: it is converted together with the unused one behind it.
+    copies = [
+        spec if spec.size != 1 else TensorSpec.packed((2,), spec.dtype) for spec in (packed_x, packed_y)
+    ]
+    convert = in_pixels(lambda a, b: first_plan(conversion_graph(a, b, mode), context), *copies)
+    steps = [
+        Step(copy_plan(x, packed_x), (0, 2)),
+        Step(convert, (2, 3)),
+        Step(copy_plan(packed_y, y), (3, 1)),
+    ]
+    narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
+    return chained(copies, steps, scaled=0 if narrower else 2)
+
+
+def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Graph:
+    """Make the graph of an operation that converts x to the dtype of y; both are images of pixels."""
+    return elementwise_graph(mode, x, y, compute="float64" if "float64" in (x.dtype, y.dtype) else "float32")
+
+
+# --- elementwise graphs on contiguous operands, for a cuDNN that has no legacy calls -----------------------
+
+# The attributes of a node that hold its operands, the result last, by their number.
+NAMES = {2: ("xdesc", "ydesc"), 3: ("xdesc", "bdesc", "ydesc")}
+
+
+def has_legacy_calls() -> bool:
+    """Return whether this cuDNN computes elementwise operations without a graph; JIT wheels do not."""
+    return not load().lacks("ops")
+
+
+def in_one_order(*specs: TensorSpec) -> bool:
+    """Return whether tensors have one shape, are contiguous, and have their elements in the same order."""
+    first = specs[0]
+    return bool(first.layouts) and all(
+        one.shape == first.shape and equivalent_strides(first.shape, one.strides, first.strides)
+        for one in specs
+    )
+
+
+def elementwise_plan(mode: str, specs: tuple[TensorSpec, ...], context: Context) -> Plan | None:
+    """Return a plan of a pointwise node of one or two operands and the result.
+
+    None for operands that are not ``in_one_order``, for other dtypes, and for a single element, which no
+    engine supports. The engine is compiled when the plan is made.
+    """
+    if not in_one_order(*specs) or not config.allow_runtime_compilation:
+        return None
+    if not 2 <= specs[0].size <= INT_MAX or not {spec.dtype for spec in specs} <= set(DTYPES_OF_ENGINES):
+        return None
+    return in_pixels(lambda *pixels: first_plan(elementwise_graph(mode, *pixels), context), *specs)
+
+
+def elementwise_graph(mode: str, *specs: TensorSpec, compute: str = "float32") -> Graph:
+    """Return the graph of a pointwise node of one or two operands and the result."""
+    tensors = tuple(Tensor(uid, spec) for uid, spec in enumerate(specs, 1))
+    operands = dict(zip(NAMES[len(specs)], tensors, strict=True))
+    return Graph((node("pointwise", mode=mode, math_prec=compute, **operands),), tensors)
+
+
+# --- formulas ----------------------------------------------------------------------------------------------
+# A cuDNN without legacy calls has engines for two kinds of graphs on a matrix: elementwise nodes, and a
+# reduction of rows or columns with elementwise nodes before it. Both repeat vectors of the other axis, if
+# these are in memory. A formula on contiguous tensors is divided into such graphs.
+
 LONGEST = 2**19  # elements of a row: the grids of engines are too large for 2**20
 PIXEL = 4096  # elements of a row of an array that is reduced to one element
 ONE = (1, 1, 1, 1)

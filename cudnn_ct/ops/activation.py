@@ -22,10 +22,8 @@ from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._elementwise_graph import has_legacy_calls, in_one_order
 from ._fallback import Implementation, by_engines, of_problem
-from ._first_plan import first_plan
-from ._formulas import Formulas, matrix_of, pointwise
+from ._formulas import Formulas, first_plan, has_legacy_calls, in_one_order, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
 from .conv.graph import MODES

@@ -28,9 +28,8 @@ from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, execute
 from ._documented import documented
-from ._elementwise_graph import cast_by_graph, elementwise_plan
 from ._fallback import Implementation, by_engines, of_problem
-from ._formulas import Formulas, Matrix, matrix_of, pointwise
+from ._formulas import Formulas, Matrix, cast_by_graph, elementwise_plan, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
 from ._state import CallState

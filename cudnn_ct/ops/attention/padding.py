@@ -18,10 +18,8 @@ from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import ArrayLike, StreamLike
 from .._call import execute
 from .._documented import documented
-from .._elementwise_graph import cast_by_graph
 from .._fallback import Implementation, by_engines
-from .._first_plan import first_plan
-from .._formulas import Formulas, Matrix
+from .._formulas import Formulas, Matrix, cast_by_graph, first_plan
 from .._operands import stream_of
 from .._operation import Operation
 from .._sequences import DeviceFloats

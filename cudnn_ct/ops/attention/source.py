@@ -17,10 +17,8 @@ from ...shapes.attention import AttentionProblem
 from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._elementwise_graph import cast_by_graph, elementwise_graph
-from .._first_plan import first_plan
-from .._graph_source import GraphSource
-from .._reduced_source import ReducedSource
+from .._formulas import cast_by_graph, elementwise_graph, first_plan
+from .._graph_source import GraphSource, ReducedSource
 from .._sequences import DeviceInts
 from ..reduce.legacy import ReducePlan
 from .core import Core, core_of

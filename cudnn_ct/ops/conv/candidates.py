@@ -31,7 +31,7 @@ from ...plans.wrappers import on_copies, scaled_after
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, nearest_layout
-from .._reduced_source import ReducedSource
+from .._graph_source import ReducedSource
 from . import graph, legacy
 from .graph import (
     Packing,
@@ -43,7 +43,7 @@ from .graph import (
     relaid_out,
     with_epilogue,
 )
-from .legacy_plans import unfused_plan, why_not_unfused
+from .legacy import unfused_plan, why_not_unfused
 
 
 def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:

@@ -18,7 +18,7 @@ from .._operands import present
 from .._operation import Operation, Select
 from .call import CONV, ConvParams, request_of, select
 from .conv import conv
-from .legacy_plans import unfused_plan
+from .legacy import unfused_plan
 
 
 @documented(conv)

@@ -29,8 +29,15 @@ from .._operands import present
 from .._operation import Operation
 from .call import conv_of
 from .scaled import conv_scale_bias_activation
-from .training_formulas import data_by_formulas, filter_by_formulas, finalize_by_formulas
-from .training_graphs import DATA_SOURCE, FILTER_SOURCE, FINALIZE_SOURCE, STATISTICS_SOURCE
+from .training_graphs import (
+    DATA_SOURCE,
+    FILTER_SOURCE,
+    FINALIZE_SOURCE,
+    STATISTICS_SOURCE,
+    data_by_formulas,
+    filter_by_formulas,
+    finalize_by_formulas,
+)
 
 
 @documented(conv_scale_bias_activation)

@@ -7,6 +7,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from ... import algo_cache, array_shapes, context
 from ..._config import config
+from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -14,19 +15,22 @@ from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...errors import CudnnError, NotSupportedError
 from ...graph.offline import ShapesOnly
-from ...plans.base import SelectedPlan
+from ...plans.base import Candidate, Plan, SelectedPlan
+from ...plans.program import Step, chained
 from ...shapes.checks import expect_dtype, expect_shape
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import ArrayLike, StreamLike
 from .._algo_arguments import AlgoArguments
+from .._graph_source import GraphSource, ReducedSource, packed_source
 from .._operands import check_writable, read_or_import
 from .._operation import PreparedCall
 from .._prepared import Prepared, ThreadPlan, launch_known, run_checked, run_known
 from .._state import PerContext
-from .attention_problem import with_deterministic_sums
-from .source import source_of
+from ..attention.source import SOURCE as ATTENTION
+from .attention import GraphAttention, attention_of, with_deterministic_sums
+from .lower import REWRITES, lowered, with_copies
 
 Results = TypeVar("Results")
 Destinations = ArrayLike | Sequence[ArrayLike | None] | Mapping[str, ArrayLike]
@@ -296,3 +300,26 @@ def _expect(found: TensorSpec, name: str, spec: TensorSpec) -> None:
             f"{name} has the wrong strides: got {found.strides}, expected {spec.strides}; pass a copy, or "
             "build the graph with strides= or layout="
         )
+
+
+# --- candidates --------------------------------------------------------------------------------------------
+
+
+ENGINES = packed_source(GraphSource(lowered, handled=REWRITES), with_copies)
+
+
+def source_of(problem: GraphProblem) -> CandidateSource:
+    """Return the source of candidates for a graph; raise NotSupportedError if cuDNN cannot compute it."""
+    attention = attention_of(problem)
+    return ENGINES if attention is None else _of_attention(attention)
+
+
+def _of_attention(found: GraphAttention) -> ReducedSource:
+    """Return the candidates of `ops.attention` for a graph, with its rejections and plans."""
+
+    def planned(inner: CandidateSource, _: GraphProblem, candidate: Candidate, context: Context) -> Plan:
+        made = inner.plan(attention, candidate, context)
+        return chained((), [Step(made, places)], about="{}", main=made)
+
+    attention, places = found
+    return ReducedSource(ATTENTION, lambda _: attention, planned, comparable=False)

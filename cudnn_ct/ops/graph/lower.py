@@ -19,7 +19,7 @@ from ...shapes.graph.rules import broadcast
 from ...shapes.specs import Shape, TensorSpec
 from ..attention.core import core_of
 from ..attention.graph import graph_of
-from .attention_problem import attention_of
+from .attention import attention_of
 from .native import OF_IMAGES, native_graph
 from .rewrites import with_separate_inputs, without_clips, without_empty_reductions, without_logic
 

@@ -24,12 +24,10 @@ from ...shapes.layer import results_of
 from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient, row_norm, row_norm_gradient
 from ...shapes.specs import Shape, TensorSpec
 from .._algo_arguments import select_engine, without_factors
-from .._elementwise_graph import elementwise_graph
-from .._first_plan import first_plan
-from .._graph_source import GraphSource
+from .._formulas import elementwise_graph, first_plan
+from .._graph_source import GraphSource, packed_source
 from .._operation import Operation, Select
 from .._pieces import Split, along
-from .._reduced_source import packed_source
 
 _DATA = ("x", "y", "dy", "dx")
 _STATISTICS = ("mean", "invstd")

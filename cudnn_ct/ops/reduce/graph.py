@@ -24,8 +24,17 @@ from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, strides_in_order
 from ...typing import ReduceOp
-from .._first_plan import first_plan
-from .._formulas import DTYPES_OF_ENGINES, Formulas, Matrix, Term, in_slices, matrix_of, pointwise, total
+from .._formulas import (
+    DTYPES_OF_ENGINES,
+    Formulas,
+    Matrix,
+    Term,
+    first_plan,
+    in_slices,
+    matrix_of,
+    pointwise,
+    total,
+)
 from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
 # --- reductions by graphs alone, for a cuDNN that has no legacy calls --------------------------------------

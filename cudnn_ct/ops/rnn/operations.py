@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from ... import algo_cache
 from ...algo_cache import CandidateSource
 from ...array_creation import zeros
-from ...autotune.measurement import benchmark_rows
+from ...autotune.measurement import Algorithms, benchmark_rows
 from ...autotune.request import AlgoRequest
-from ...autotune.table import Algorithms
 from ...context import Context
 from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
@@ -37,9 +36,8 @@ from ...shapes.specs import TensorSpec
 from .._operation import CallSignature, Operation, Select
 from .._state import OwnedCache
 from ..dropout import DropoutDescriptor
-from .network import Network, RNNState
+from .network import Network, RNNState, check_weights
 from .plans import RNNAlgorithm, RNNDescriptor, step_plan
-from .weights import check_weights
 
 COMPILED = ("persist_dynamic",)  # at run time, for a batch size
 
