@@ -58,7 +58,7 @@ def benchmark_rows(
     def measured(scratch: agreement.ScratchResults | None) -> list[benchmark.Time | None]:
         memory = pointers if scratch is None else scratch.pointers
         plans = [cache(partial(make, problem, row, context)) for row in rows]
-        runs = [_run(plan, context, memory, alpha, beta) for plan in plans]
+        runs = [lambda plan=plan: plan().run(context, memory, alpha, beta) for plan in plans]
 
         def admit(place: int, best: float) -> None:
             limit = inf if every else best
@@ -87,13 +87,6 @@ def benchmark_rows(
         for row, time in zip(rows, times, strict=True)
     ]
     return timed, [time for time in times if isinstance(time, CudnnError)]
-
-
-def _run(
-    plan: Callable[[], Plan], context: Context, pointers: Sequence[int], alpha: float, beta: float
-) -> Callable[[], None]:
-    """Return a function that runs a candidate, whose plan the first call of ``plan`` makes."""
-    return lambda: plan().run(context, pointers, alpha, beta)
 
 
 class NoRoomError(AllocationError):

@@ -8,7 +8,6 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from .._config import config
-from .._lib import load
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
@@ -68,11 +67,6 @@ def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Gr
 
 # The attributes of a node that hold its operands, the result last, by their number.
 NAMES = {2: ("xdesc", "ydesc"), 3: ("xdesc", "bdesc", "ydesc")}
-
-
-def has_legacy_calls() -> bool:
-    """Return whether this cuDNN computes elementwise operations without a graph; JIT wheels do not."""
-    return not load().lacks("ops")
 
 
 def in_one_order(*specs: TensorSpec) -> bool:

@@ -48,13 +48,11 @@ from .source import FILLED
 # --- graph -------------------------------------------------------------------------------------------------
 
 
-def scaled_attention_graph(problem: ScaledAttentionProblem) -> Graph:
-    """Return the graph of a problem that has all scales and amax; it has the operands of the problem."""
-    return _Builder(problem).graph()
-
-
 class _Builder(NodeBuilder):
-    """Makes the nodes one after another; each reads the result of the last."""
+    """The graph of a problem that has all scales and amax; it has the operands of the problem.
+
+    The nodes are made one after another; each reads the result of the last.
+    """
 
     def __init__(self, problem: ScaledAttentionProblem) -> None:
         super().__init__()
@@ -71,11 +69,15 @@ class _Builder(NodeBuilder):
         scores = self._pointwise("mul", scores, self._value(self._problem.scale))
         for name in ("descale_q", "descale_k"):
             scores = self._pointwise("mul", scores, given[name])
-        scores = self._masked(scores)
+        if self._problem.lengths_q:
+            scores = self._within(scores, given["lengths_q"], given["lengths_kv"])
+        if self._problem.causal:
+            row, column = self._indices(scores)
+            scores = self._select(scores, self._pointwise("cmp_ge", row, column, compute="bool"))
         weights, total = self._exponentials(scores, self._rows, lambda: given.get("stats"))
         weights = self._pointwise("div", weights, total)
         # Its memory is not read: it says nothing about scale_s, because kernels scale weights of at most 1.
-        self._largest(weights, Tensor(self._next(), TensorSpec.packed(SCALAR), scratch=True))
+        self._reduce("amax", weights, Tensor(self._next(), TensorSpec.packed(SCALAR), scratch=True))
         rounded = self._virtual(self._scores, self._problem.q.dtype)
         self._pointwise("mul", weights, given["scale_s"], y=rounded)
         result = self._virtual(given["y"].spec.shape)
@@ -83,16 +85,8 @@ class _Builder(NodeBuilder):
         for name in ("descale_s", "descale_v"):
             result = self._pointwise("mul", result, given[name])
         self._pointwise("mul", result, given["scale_o"], y=given["y"])
-        self._largest(result, given["amax"])
+        self._reduce("amax", result, given["amax"])
         return Graph(tuple(self.nodes), tuple(given.values()))
-
-    def _masked(self, scores: Tensor) -> Tensor:
-        if self._problem.lengths_q:
-            scores = self._within(scores, self._given["lengths_q"], self._given["lengths_kv"])
-        if self._problem.causal:
-            row, column = self._indices(scores)
-            scores = self._select(scores, self._pointwise("cmp_ge", row, column, compute="bool"))
-        return scores
 
     # --- tensors ---------------------------------------------------------------------------------------
 
@@ -107,15 +101,12 @@ class _Builder(NodeBuilder):
     def _matmul(self, a: Tensor, b: Tensor, c: Tensor) -> None:
         self.nodes.append(node("matmul", comp_type="float32", adesc=a, bdesc=b, cdesc=c))
 
-    def _largest(self, x: Tensor, y: Tensor) -> None:
-        self._reduce("amax", x, y)
-
 
 # --- candidates --------------------------------------------------------------------------------------------
 
 COUNTS_OTHER_ROWS = "attention-fp8-amax-rows"
 
-ENGINES = GraphSource(scaled_attention_graph, handled=(COUNTS_OTHER_ROWS,))
+ENGINES = GraphSource(lambda problem: _Builder(problem).graph(), handled=(COUNTS_OTHER_ROWS,))
 FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
 
 # The numbers on the device that stand for missing scales, and their key in `Context.plans`.
@@ -138,23 +129,16 @@ def completed(problem: ScaledAttentionProblem) -> ScaledAttentionProblem:
     return problem._replace(**changed, stats=stats, aligned=True)
 
 
-def _why_not_engine(problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> str:
-    """Return why an engine must not run, empty if it may: only the first choice is known for some heads."""
-    (subject,) = subjects_of(problem)
-    for fact in applying("first_choice", subject, target_of(context)):
-        (stage, *_) = ENGINES.heuristics(completed(problem))
-        first = stage(context)[0]
-        if not first.rejected and first.algorithm != candidate.algorithm:
-            return f"{fact.reason}; the first choice is {first.algorithm}"
-    return ""
-
-
 def _planned(
     engines: CandidateSource, problem: ScaledAttentionProblem, candidate: Candidate, context: Context
 ) -> Plan:
-    wrong = _why_not_engine(problem, candidate, context)
-    if wrong:
-        raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
+    (subject,) = subjects_of(problem)
+    for fact in applying("first_choice", subject, target_of(context)):  # others are known to be wrong
+        (stage, *_) = ENGINES.heuristics(completed(problem))
+        first = stage(context)[0]
+        if not first.rejected and first.algorithm != candidate.algorithm:
+            wrong = f"{fact.reason}; the first choice is {first.algorithm}"
+            raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
     made = _complete(engines.plan(completed(problem), candidate, context), problem)
     moves = _moves(problem)
     if problem.aligned and not any(copy for _, copy in moves):
@@ -249,18 +233,14 @@ def _temporaries(problem: ScaledAttentionProblem) -> dict[str, TensorSpec]:
 
 def fills_of(problem: ScaledAttentionProblem) -> Program:
     """Return the plan of the results of queries without keys: zeros, and -inf in the statistics."""
+    values = {"y": 0, "stats": MASKED, "amax": 0.0}
     steps = [
-        Step(_fill_plan(name, spec), (place,))
+        # The zero of float8 has the bits of int8's.
+        Step(fill_plan(spec._replace(dtype="int8") if spec.dtype in FLOAT8 else spec, values[name]), (place,))
         for place, (name, spec) in enumerate(tensors_of(problem).items())
-        if name in ("y", "stats", "amax") and spec.size
+        if name in values and spec.size
     ]
     return Program(Steps((), steps), about=FILLED)
-
-
-def _fill_plan(name: str, spec: TensorSpec) -> Plan:
-    if name == "y" and spec.dtype in FLOAT8:  # whose zero has the bits of int8's
-        return fill_plan(spec._replace(dtype="int8"), 0)
-    return fill_plan(spec, MASKED if name == "stats" else 0.0)
 
 
 # --- the operation -----------------------------------------------------------------------------------------

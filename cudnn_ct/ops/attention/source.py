@@ -38,7 +38,12 @@ def copy_into(context: Context, spec: TensorSpec, copy: TensorSpec) -> Plan:
     temporaries, steps, source = [], [], 0
     if spec.dtype != copy.dtype:
         converted = TensorSpec.packed(spec.shape, copy.dtype)
-        steps, source = [Step(_conversion(context, spec, converted), (0, 2))], 2
+        if spec.dtype == "bool":
+            # The logarithms of 1 and 0. A bool is a byte, which engines read as int8 only.
+            convert: Plan = cast_by_graph(spec._replace(dtype="int8"), converted, context, "log")
+        else:
+            convert = cast_or_copy_plan(spec, converted)
+        steps, source = [Step(convert, (0, 2))], 2
         temporaries, spec = [converted], converted
     grown = _grown(spec, copy)
     if grown:
@@ -72,13 +77,6 @@ def room_of_conversion(spec: TensorSpec, copy: TensorSpec) -> int:
     return 2 * room_of([TensorSpec.packed(one.shape) for one in (spec, copy)])
 
 
-def _conversion(context: Context, spec: TensorSpec, converted: TensorSpec) -> Plan:
-    if spec.dtype != "bool":
-        return cast_or_copy_plan(spec, converted)
-    # The logarithms of 1 and 0. A bool is a byte, which engines read as int8 only.
-    return cast_by_graph(spec._replace(dtype="int8"), converted, context, "log")
-
-
 def _grown(spec: TensorSpec, copy: TensorSpec) -> tuple[int, ...]:
     """Return the axes along which a copy is longer than its operand."""
     return tuple(axis for axis, size in enumerate(spec.shape) if size != copy.shape[axis])
@@ -87,6 +85,7 @@ def _grown(spec: TensorSpec, copy: TensorSpec) -> tuple[int, ...]:
 # --- candidates --------------------------------------------------------------------------------------------
 
 ENGINES = GraphSource(graph_of)
+_BUFFERS = ("sums", "dq_sums")  # memory between the kernels of a gradient
 FILLED = "chosen: no query has a key, the results are filled"
 
 _COPIES = {"copy_into": copy_into, "copy_out_of": copy_out_of}
@@ -113,7 +112,11 @@ def _planned(
         updated = outputs if core.cleared else 0
         copies = {name: partial(copy, context) for name, copy in _COPIES.items()}
         inner = on_copies(made, moves, outputs, updated, align=align, **copies)
-    return _of_parts(inner, core)
+    offsets = tuple(part.offset for part in core.parts)
+    fills = _fills(core) if core.cleared else []
+    if not fills and not any(offsets):
+        return inner
+    return Program(Steps((), [*fills, Step(inner, None, ALPHA, BETA, offsets)]), about="{}", main=inner)
 
 
 SOURCE = ReducedSource(
@@ -131,22 +134,16 @@ def _adapted(row: Candidate, core: Core) -> Candidate:
     problem = core.problem
     same = problem.dy is None or problem.deterministic or problem.dbias is not None
     misaligned = any(part.offset % ALIGNMENT for part in core.parts)
+    graph, names = named_graph(problem)
     room = room_of(
         [
-            *_buffers(core),
+            *(tensor.spec for name, tensor in zip(names, graph.operands, strict=True) if name in _BUFFERS),
             *_new_lengths(core),
             *(part.copy or part.spec for part in core.parts if part.copy or misaligned),
         ]
     )
     room += sum(room_of_conversion(part.spec, part.copy) for part in core.parts if part.copy)
     return row._replace(workspace=row.workspace + room, deterministic=row.deterministic and same)
-
-
-def _buffers(core: Core) -> list[TensorSpec]:
-    """Return the buffers that the graph names besides the operands."""
-    graph, names = named_graph(core.problem)
-    tensors = zip(names, graph.operands, strict=True)
-    return [tensor.spec for name, tensor in tensors if name in ("sums", "dq_sums")]
 
 
 def _new_lengths(core: Core) -> list[TensorSpec]:
@@ -163,7 +160,7 @@ def _with_buffers(inner: Plan, core: Core, product: Plan | None) -> Plan:
     order = {part.name: place for place, part in enumerate(core.parts)}
     order.setdefault("page_table_v", order.get("page_table", -1))
     constants = dict(core.constants)
-    own = ("sums", "dq_sums", "lengths_kv") if product else ("sums", "dq_sums")
+    own = (*_BUFFERS, "lengths_kv") if product else _BUFFERS
     specs = {name: tensor.spec for name, tensor in zip(names, graph.operands, strict=True) if name in own}
     added = {name: len(core.parts) + number for number, name in enumerate((*specs, *constants))}
     places = tuple((order | added)[name] for name in names)
@@ -182,15 +179,6 @@ def _with_buffers(inner: Plan, core: Core, product: Plan | None) -> Plan:
 
 def _lengths(values: Sequence[int], context: Context) -> DeviceInts:
     return DeviceInts(context.device, values, "lengths")
-
-
-def _of_parts(inner: Plan, core: Core) -> Plan:
-    """Return a plan for parts of the operands; results outside of them are those of queries without keys."""
-    offsets = tuple(part.offset for part in core.parts)
-    fills = _fills(core) if core.cleared else []
-    if not fills and not any(offsets):
-        return inner
-    return Program(Steps((), [*fills, Step(inner, None, ALPHA, BETA, offsets)]), about="{}", main=inner)
 
 
 def _fills(core: Core) -> list[Step]:

@@ -146,8 +146,9 @@ def _graph_of(problem: ConvProblem | FusedConv) -> Graph:
     core, specs, numbers = problem.core, operands_of(problem), count(1)
 
     def tensor(spec: TensorSpec, virtual: bool = False) -> Tensor:
-        written = two_axes(_with_packed_strides(spec, core))
-        return Tensor(next(numbers), written, virtual)
+        if 1 in spec.shape and spec.layouts:  # engines are selected by the strides of axes of length 1, too
+            spec = spec._replace(strides=packed_strides(spec.shape, written_as(spec, core)))
+        return Tensor(next(numbers), two_axes(spec), virtual)
 
     tensors: dict[str, Tensor] = {
         name: tensor(specs[name]) for name in ("x", "w", "y", "z", "b") if name in specs
@@ -208,13 +209,6 @@ def activation_step(activation: str, coefficient: float, **others: Any) -> dict[
     if not parameter or (activation == "swish" and coefficient in (0, 1)):  # 0 stands for 1
         return {"mode": mode, **others}
     return {"mode": mode, **others, parameter: coefficient}
-
-
-def _with_packed_strides(spec: TensorSpec, problem: ConvProblem) -> TensorSpec:
-    """Give axes of length 1 the strides of a contiguous layout, because engines are selected by them."""
-    if 1 not in spec.shape or not spec.layouts:
-        return spec
-    return spec._replace(strides=packed_strides(spec.shape, written_as(spec, problem)))
 
 
 def two_axes(spec: TensorSpec) -> TensorSpec:

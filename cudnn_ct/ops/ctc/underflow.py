@@ -54,6 +54,9 @@ def of_activations(problem: CTCProblem, context: Context, loss_plan: Plan) -> Pl
     rows, limits = problem.logits, _LIMITS[problem.ctc.compute]
     one_spec = TensorSpec.packed((1,) * 3, rows.dtype)
     repairs, losses = problem.repairs, TensorSpec.packed(problem.loss.shape, rows.dtype)
+    each = losses._replace(shape=(1, *losses.shape, 1), strides=(losses.shape[0], 1, 1))
+    log = SoftmaxParams(range(2, 3), "log")  # its gradient is dy - exp(y) sum(dy)
+    backward = LayerProblem(None, rows, problem.gradient, problem.gradient, "softmax", log)
     at_least = partial(op_tensor_of, "max", rows, one_spec, rows, alpha2=limits.least)
     steps = [
         Step(fill_plan(one_spec, 1.0), (one,)),
@@ -78,9 +81,9 @@ def of_activations(problem: CTCProblem, context: Context, loss_plan: Plan) -> Pl
         steps.append(Step(plan_for_sequences(tuple(sorted(known)), zero_plan, losses), (raised,)))
     steps += [
         *_nan_where_above(limits.tolerance, losses, raised, one),
-        Step(_log_softmax_backward(rows, problem.gradient), (limited, gradient, gradient)),
+        Step(softmax_of_rows(backward) or softmax_plan(backward), (limited, gradient, gradient)),
         Step(op_tensor_of("add", problem.loss, losses, problem.loss), (loss, raised, loss)),
-        Step(_add_to_each(losses, problem.gradient), (gradient, raised, gradient)),
+        Step(op_tensor_of("add", problem.gradient, each, problem.gradient), (gradient, raised, gradient)),
     ]
     return chained([rows, rows, one_spec, _column(rows), losses], steps, NO_STEP)
 
@@ -97,13 +100,6 @@ def softmax_of_symbols(rows: TensorSpec, algo: str) -> Plan:
     """Return a plan of the softmax over the symbols, or of its logarithm."""
     params = SoftmaxParams(range(2, 3), algo)
     return softmax_plan(LayerProblem(rows, rows, None, None, "softmax", params))
-
-
-def _log_softmax_backward(rows: TensorSpec, gradient: TensorSpec) -> Plan:
-    """Return a plan of dy - exp(y) sum(dy); its pointers are y, dy and the result."""
-    params = SoftmaxParams(range(2, 3), "log")
-    problem = LayerProblem(None, rows, gradient, gradient, "softmax", params)
-    return softmax_of_rows(problem) or softmax_plan(problem)
 
 
 def _sum_over_steps(rows: TensorSpec, losses: TensorSpec, context: Context) -> Plan:
@@ -144,12 +140,6 @@ def _nan_where_above(limit: float, losses: TensorSpec, numbers: int, one: int) -
         Step(op_tensor_of("sqrt", losses, losses), (numbers, numbers)),
         Step(op_tensor_of("add", losses, losses, losses, alpha2=-1.0), (numbers, numbers, numbers)),
     ]
-
-
-def _add_to_each(losses: TensorSpec, gradient: TensorSpec) -> Plan:
-    """Return a plan that adds a number for each sequence to the gradient of the sequence."""
-    each = losses._replace(shape=(1, *losses.shape, 1), strides=(losses.shape[0], 1, 1))
-    return op_tensor_of("add", gradient, each, gradient)
 
 
 def _column(rows: TensorSpec) -> TensorSpec:

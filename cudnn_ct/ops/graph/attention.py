@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ...errors import NotSupportedError
 from ...shapes.attention import AttentionProblem, Band, attention_band
 from ...shapes.attention_rules import attention_gradient_problem, attention_problem
-from ...shapes.graph.problem import GraphNode, GraphProblem
+from ...shapes.graph.problem import GraphProblem
 from ...shapes.parse import as_bool, as_float, as_int
 from ...shapes.specs import TensorSpec
 from .builder import GraphBuilder
@@ -244,9 +244,15 @@ def attention_of(problem: GraphProblem) -> GraphAttention | None:
     pairs = dict((*one.operands, *one.results))
     if pairs.get("page_table_k") == pairs.get("page_table_v"):
         pairs.pop("page_table_v", None)
-    fields = _FORWARD if one.kind == "sdpa" else _BACKWARD
+    forward, operands = one.kind == "sdpa", dict(one.operands)
+    fields, make = (_FORWARD, attention_problem) if forward else (_BACKWARD, attention_gradient_problem)
     specs = {role: _spec(problem, role, place) for role, place in pairs.items() if role in fields}
-    attention = (_forward if one.kind == "sdpa" else _backward)(one, specs, problem)
+    given = {fields[role].removeprefix("saved_"): spec for role, spec in specs.items() if role in operands}
+    outs = tuple(map(specs.get, ("o", "stats") if forward else ("dq", "dk", "dv", "dbias")))
+    parameters = (problem.operands_of(one)["scale"].value, False, None, 0.0, (0, 0))
+    facts = {"aligned": problem.aligned, "deterministic": one.attribute("deterministic", False)}
+    attention = make(given, outs, outs[-1] is not None, *parameters, **facts)
+    attention = attention._replace(band=Band(*one.attribute("band", ())))
     memory = (*problem.inputs, *problem.outputs)
     places = {fields[role]: memory.index(pairs[role]) for role in specs}
     names = [name for name, value in attention._asdict().items() if isinstance(value, TensorSpec)]
@@ -268,35 +274,6 @@ def with_deterministic_sums(problem: GraphProblem) -> GraphProblem:
         for one in problem.nodes
     )
     return problem._replace(nodes=tuple(nodes))
-
-
-def _forward(one: GraphNode, specs: dict[str, TensorSpec], problem: GraphProblem) -> AttentionProblem:
-    outs = specs.get("o"), specs.get("stats")
-    given = {_OPERANDS[role]: spec for role, spec in specs.items() if role in _OPERANDS}
-    arguments = (_scale(one, problem), False, None, 0.0, (0, 0))
-    made = attention_problem(given, outs, outs[1] is not None, *arguments, aligned=problem.aligned)
-    return made._replace(band=_band(one))
-
-
-def _backward(one: GraphNode, specs: dict[str, TensorSpec], problem: GraphProblem) -> AttentionProblem:
-    outs = tuple(specs.get(name) for name in ("dq", "dk", "dv", "dbias"))
-    given = {_OPERANDS[role]: spec for role, spec in specs.items() if role in _OPERANDS}
-    given |= {"dy": specs["do"], "y": specs["o"], "stats": specs["stats"]}
-    facts: dict[str, Any] = {
-        "aligned": problem.aligned,
-        "deterministic": one.attribute("deterministic", False),
-    }
-    arguments = (_scale(one, problem), False, None, 0.0, (0, 0))
-    made = attention_gradient_problem(given, outs, outs[3] is not None, *arguments, **facts)
-    return made._replace(band=_band(one))
-
-
-def _scale(one: GraphNode, problem: GraphProblem) -> float | None:
-    return problem.operands_of(one)["scale"].value
-
-
-def _band(one: GraphNode) -> Band:
-    return Band(*one.attribute("band", ()))
 
 
 def _spec(problem: GraphProblem, role: str, place: int) -> TensorSpec:

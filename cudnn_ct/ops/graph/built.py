@@ -15,7 +15,7 @@ from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...errors import CudnnError, NotSupportedError
 from ...graph.offline import ShapesOnly
-from ...plans.base import Candidate, Plan, SelectedPlan
+from ...plans.base import Candidate, Plan
 from ...plans.program import Step, chained
 from ...shapes.checks import expect_dtype, expect_shape
 from ...shapes.graph.kinds import KINDS
@@ -29,7 +29,7 @@ from .._operation import PreparedCall
 from .._prepared import Prepared, ThreadPlan, launch_known, run_checked, run_known
 from .._state import PerContext
 from ..attention.source import SOURCE as ATTENTION
-from .attention import GraphAttention, attention_of, with_deterministic_sums
+from .attention import attention_of, with_deterministic_sums
 from .lower import REWRITES, lowered, with_copies
 
 Results = TypeVar("Results")
@@ -188,24 +188,15 @@ class BuiltGraph(Prepared, Generic[Results]):
         return plans.get(ctx) or plans.put(ctx, _ThreadPlans(self._prepared(ctx, aligned=True)))
 
     def _prepared(self, ctx: Context, *, aligned: bool) -> PreparedCall:
-        problem = self.problem._replace(aligned=aligned)
-        return PreparedCall.of(
-            problem,
-            self._specs[: len(self._inputs)],
-            problem.results,
-            self._selected(problem, ctx),
-            ctx.device,
-            label="a graph",
-        )
-
-    def _selected(self, problem: GraphProblem, ctx: Context) -> SelectedPlan:
+        problem, inputs = self.problem._replace(aligned=aligned), self._specs[: len(self._inputs)]
         try:
-            return algo_cache.select(problem, source_of(problem), ctx, self._request)
+            selected = algo_cache.select(problem, source_of(problem), ctx, self._request)
         except CudnnError as error:
             note = newer_operations(problem, ctx.library.version)
             if note and isinstance(error, NotSupportedError):
                 error.add_note(note)
             raise
+        return PreparedCall.of(problem, inputs, problem.results, selected, ctx.device, label="a graph")
 
     # --- arrays ---
 
@@ -310,16 +301,13 @@ ENGINES = packed_source(GraphSource(lowered, handled=REWRITES), with_copies)
 
 def source_of(problem: GraphProblem) -> CandidateSource:
     """Return the source of candidates for a graph; raise NotSupportedError if cuDNN cannot compute it."""
-    attention = attention_of(problem)
-    return ENGINES if attention is None else _of_attention(attention)
-
-
-def _of_attention(found: GraphAttention) -> ReducedSource:
-    """Return the candidates of `ops.attention` for a graph, with its rejections and plans."""
+    found = attention_of(problem)
+    if found is None:
+        return ENGINES
+    attention, places = found
 
     def planned(inner: CandidateSource, _: GraphProblem, candidate: Candidate, context: Context) -> Plan:
         made = inner.plan(attention, candidate, context)
         return chained((), [Step(made, places)], about="{}", main=made)
 
-    attention, places = found
     return ReducedSource(ATTENTION, lambda _: attention, planned, comparable=False)

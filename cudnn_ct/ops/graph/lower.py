@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import gcd, prod
 
@@ -149,24 +149,14 @@ def lowered(problem: GraphProblem, target: Target | None = None) -> Graph:
     attention = attention_of(problem)
     if attention is not None:
         return graph_of(core_of(attention.problem, target.version).problem)
-    _check_statistics(problem)
-    _check_padding(problem)
+    _check(problem)
     facts = {one.name for one in applying("rewrite", ("graph", problem), target)}
-    return native_graph(*_rewritten(problem, facts))
-
-
-def _rewritten(problem: GraphProblem, facts: Collection[str]) -> tuple[GraphProblem, dict[int, int]]:
-    """Return a graph that none of the facts is about, and the place of the input behind each added value."""
-    problem = _with_rules(_BEFORE_MERGING, problem, facts)
-    problem = coalesced(problem, index=_INDEX in facts)
-    problem = _with_rules(_AFTER_MERGING, problem, facts)
-    return with_separate_inputs(problem) if _INPUTS in facts else (problem, {})
-
-
-def _with_rules(rules: Mapping[str, _Rule], problem: GraphProblem, facts: Collection[str]) -> GraphProblem:
-    for name, rule in rules.items():
+    for name, rule in _BEFORE_MERGING.items():
         problem = rule(problem) if name in facts else problem
-    return problem
+    problem = coalesced(problem, index=_INDEX in facts)
+    for name, rule in _AFTER_MERGING.items():
+        problem = rule(problem) if name in facts else problem
+    return native_graph(*with_separate_inputs(problem)) if _INPUTS in facts else native_graph(problem)
 
 
 def _with_conditions(problem: GraphProblem) -> GraphProblem:
@@ -196,9 +186,17 @@ REWRITES = (*_BEFORE_MERGING, *_AFTER_MERGING, _INDEX, _INPUTS)
 """Names of the facts that :func:`lowered` computes around."""
 
 
-def _check_statistics(problem: GraphProblem) -> None:
-    """Raise if a norm in training lacks a result: cuDNN 9.28 dies of an instance norm's y alone."""
+def _check(problem: GraphProblem) -> None:
+    """Raise if padding is uneven, or if a norm in training lacks a result.
+
+    cuDNN 9.28 dies of an instance norm's y alone.
+    """
     for one in problem.nodes:
+        if one.kind in OF_IMAGES and one.attribute("pre_paddings") != one.attribute("post_paddings"):
+            raise NotSupportedError(
+                "padding differs between the two sides of an axis, for which engines write wrong numbers; "
+                "pad the operand, or use ct.conv, which does"
+            )
         if one.kind != "norm_forward" or one.attribute("phase") != "training":
             continue
         mode, results = one.attribute("mode"), dict(one.results)
@@ -211,15 +209,6 @@ def _check_statistics(problem: GraphProblem) -> None:
             raise NotSupportedError(
                 f"cuDNN computes the results of norm together: {', '.join(missing)} of {mode} must be among "
                 f"the outputs, too{alone}"
-            )
-
-
-def _check_padding(problem: GraphProblem) -> None:
-    for one in problem.nodes:
-        if one.kind in OF_IMAGES and one.attribute("pre_paddings") != one.attribute("post_paddings"):
-            raise NotSupportedError(
-                "padding differs between the two sides of an axis, for which engines write wrong numbers; "
-                "pad the operand, or use ct.conv, which does"
             )
 
 

@@ -101,7 +101,11 @@ def matmul_backward(
         "workspace_limit": workspace_limit,
         "stream": where,
     }
-    gradient, left, right = _as_matrices(*arrays.values())
+    gradient, left, right = arrays.values()
+    if right.ndim == 1:  # views with the axes that vectors lack
+        right, gradient = right[:, None], gradient[..., None]
+    if left.ndim == 1:
+        left, gradient = left[None], gradient[..., None, :]
     da = _product(gradient, right.transpose(_swapped(right)), arrays["a"], outs[0], keywords)
     db = _product(left.transpose(_swapped(left)), gradient, arrays["b"], outs[1], keywords)
     if not with_bias:
@@ -112,17 +116,6 @@ def matmul_backward(
         return MatmulGradients(da, db, transform(arrays["dy"], out=target, stream=where))
     dbias = reduce(arrays["dy"], axis=batch, deterministic=deterministic, out=target, stream=where)
     return MatmulGradients(da, db, dbias)
-
-
-def _as_matrices(
-    dy: DeviceArray, a: DeviceArray, b: DeviceArray
-) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Return views with the axes that vectors lack."""
-    if b.ndim == 1:
-        b, dy = b[:, None], dy[..., None]
-    if a.ndim == 1:
-        a, dy = a[None], dy[..., None, :]
-    return dy, a, b
 
 
 def _swapped(array: DeviceArray) -> tuple[int, ...]:

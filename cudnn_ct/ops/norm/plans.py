@@ -104,10 +104,6 @@ def inference_by_formulas(problem: NormInference, context: Context) -> Plan | No
     return norm.formulas.program()
 
 
-def _inference_in_half_precision(problem: NormInference, context: Context) -> Plan | None:
-    return inference_by_formulas(problem, context) if in_half_precision(problem) else None
-
-
 def gradient_by_formulas(problem: NormGradient, context: Context) -> Plan | None:
     """Return a plan of the gradients, with the statistics of x if they are not given."""
     norm = _norm(problem, context)
@@ -268,5 +264,7 @@ INFERENCE = (
         (pixels_layout, _SPATIAL),
     ),
     by_engines(inference_by_formulas),
-    by_engines(_inference_in_half_precision, replaces=""),
+    by_engines(
+        lambda problem, ctx: inference_by_formulas(problem, ctx) if in_half_precision(problem) else None, ""
+    ),
 )

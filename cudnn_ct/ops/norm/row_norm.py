@@ -61,12 +61,6 @@ def row_norm_graph(problem: RowNorm | RowNormGradient) -> Graph:
     return Graph((step,), tuple(tensors.values()))
 
 
-def has_wide_parameters(problem: RowNorm | RowNormGradient) -> bool:
-    """Return whether `parameters_last_graph` has engines: for half precision with float32 parameters."""
-    wide = problem.scale.dtype != problem.x.dtype and problem.shape.columns % 64 == 0
-    return wide and isinstance(problem, RowNorm) and node_mode(problem) != "ada_layer_norm"
-
-
 def parameters_last_graph(problem: RowNorm) -> Graph:
     """Return the graph of a normalisation without parameters, whose float32 result they scale and shift.
 
@@ -232,18 +226,13 @@ def _difference(problem: RowNorm, context: Context) -> Plan:
 # --- operations --------------------------------------------------------------------------------------------
 
 
-def _packed(problem: RowNorm | RowNormGradient) -> RowNorm | RowNormGradient:
-    """Return the problem with all operands in C order, which engines require."""
-    packed: RowNorm | RowNormGradient = packed_of(problem, "nchw")
-    return packed
-
-
 def _parameters_last(problem: RowNorm) -> Subject:
     """Return the normalisation in `parameters_last_graph`, whose product with the parameters is a node."""
     ((_, norm),) = subjects_of(problem)
     return "norm_of_parameters_last", norm
 
 
+_packed = partial(packed_of, layout="nchw")  # engines require C order
 _SOURCE = packed_source(GraphSource(row_norm_graph), _packed, more_engines_of)
 _SHIFTED_SOURCE = packed_source(SHIFTED, _packed)
 _LAST = GraphSource(
@@ -262,7 +251,10 @@ def source_of(problem: RowNorm | RowNormGradient) -> CandidateSource:
         (subject,) = subjects_of(problem)
         if any(fact.name == LOSES_VARIANCE for fact in applying("rewrite", subject, target_of(None))):
             return _SHIFTED_SOURCE
-    return _WIDE_SOURCE if has_wide_parameters(problem) else _SOURCE
+        # Half precision with float32 parameters has engines of `parameters_last_graph`.
+        wide = problem.scale.dtype != problem.x.dtype and problem.shape.columns % 64 == 0
+        return _WIDE_SOURCE if wide and node_mode(problem) != "ada_layer_norm" else _SOURCE
+    return _SOURCE
 
 
 def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Select:
