@@ -11,7 +11,7 @@ from ...shapes.graph.problem import GraphProblem
 from ...shapes.parse import as_bool, as_choice, as_float, as_int, as_ints
 from ...typing import Algo, StreamLike
 from .._algo_arguments import AlgoArguments
-from .arithmetic import ActivationMethods, ArithmeticMethods
+from .arithmetic import PointwiseMethods
 from .attention import AttentionMethods
 from .builder import GraphBuilder
 from .built import BuiltGraph
@@ -139,9 +139,7 @@ class MovingMethods(GraphBuilder):
 # --- the builder -------------------------------------------------------------------------------------------
 
 
-class Graph(
-    ArithmeticMethods, ActivationMethods, ProductMethods, NormMethods, MovingMethods, AttentionMethods
-):
+class Graph(PointwiseMethods, ProductMethods, NormMethods, MovingMethods, AttentionMethods):
     """Operations that cuDNN computes together, usually in one kernel.
 
     :meth:`input` returns a tensor for each array of a call, the methods named after operations return tensors
