@@ -34,10 +34,9 @@ from ...shapes.scaled_attention import (
 )
 from ...shapes.specs import ALIGNMENT, Shape, TensorSpec, equivalent_strides
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, StreamLike
-from .._algo_arguments import select_engine, without_factors
 from .._call import execute
 from .._documented import documented
-from .._graph_source import GraphSource, ReducedSource
+from .._graph_source import GraphSource, ReducedSource, select_engine, without_factors
 from .._operands import present
 from .._operation import Operation, Select
 from .._sequences import DeviceFloats, not_on_stream

@@ -27,11 +27,10 @@ from ...typing import (
     Precision,
     StreamLike,
 )
-from .._algo_arguments import select_engine, without_factors
 from .._call import execute, execute_as
 from .._definition import Definition, defines, graph_with_epilogue
 from .._documented import documented
-from .._graph_source import GraphSource, packed_source
+from .._graph_source import GraphSource, packed_source, select_engine, without_factors
 from .._operands import present
 from .._operation import Operation, Select
 from .call import conv_of

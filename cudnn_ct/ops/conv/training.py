@@ -21,10 +21,10 @@ from ...shapes.training_fusions import (
     statistics_problem,
 )
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, Padding, PerAxis, Shape, StreamLike
-from .._algo_arguments import select_engine, without_factors
 from .._call import execute, execute_as
 from .._documented import documented
 from .._fallback import by_engines
+from .._graph_source import select_engine, without_factors
 from .._operands import present
 from .._operation import Operation
 from .call import conv_of

@@ -11,10 +11,9 @@ from ...shapes.conv import ConvProblem
 from ...shapes.norm import norm_samples
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGradient, StatisticsProblem
-from .._algo_arguments import AlgoArguments
 from .._definition import Definition, defines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
-from .._graph_source import GraphSource, packed_source
+from .._graph_source import AlgoArguments, GraphSource, packed_source
 from ..graph.tensors import GraphTensor
 from .candidates import SOURCE
 from .graph import as_images, geometry_of, operands_of, packed_operands

@@ -22,8 +22,7 @@ from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import ArrayLike, StreamLike
-from .._algo_arguments import AlgoArguments
-from .._graph_source import GraphSource, ReducedSource, packed_source
+from .._graph_source import AlgoArguments, GraphSource, ReducedSource, packed_source
 from .._operands import check_writable, read_or_import
 from .._operation import PreparedCall
 from .._prepared import Prepared, ThreadPlan, launch_known, run_checked, run_known

@@ -10,7 +10,7 @@ from ...dtypes import GRAPH_DTYPES
 from ...shapes.graph.problem import GraphProblem
 from ...shapes.parse import as_bool, as_choice, as_float, as_int, as_ints
 from ...typing import Algo, StreamLike
-from .._algo_arguments import AlgoArguments
+from .._graph_source import AlgoArguments
 from .arithmetic import PointwiseMethods
 from .attention import AttentionMethods
 from .builder import GraphBuilder

@@ -17,9 +17,9 @@ from ...shapes.layer import results_of
 from ...shapes.matmul import MatmulProblem, ScaledMatmulResult, matmul_problem, scaled_matmul_problem
 from ...shapes.parse import as_bool
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, Precision, StreamLike
-from .._algo_arguments import select_engine, without_factors
 from .._call import execute, execute_as
 from .._documented import documented
+from .._graph_source import select_engine, without_factors
 from .._operands import present
 from .._operation import Operation, Select
 from .cublaslt import check_name

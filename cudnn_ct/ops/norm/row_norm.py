@@ -23,9 +23,8 @@ from ...plans.wrappers import on_operands_of, zero_results
 from ...shapes.layer import results_of
 from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient, row_norm, row_norm_gradient
 from ...shapes.specs import Shape, TensorSpec
-from .._algo_arguments import select_engine, without_factors
 from .._formulas import elementwise_graph, first_plan
-from .._graph_source import GraphSource, packed_source
+from .._graph_source import GraphSource, packed_source, select_engine, without_factors
 from .._operation import Operation, Select
 from .._pieces import Split, along
 
