@@ -20,7 +20,7 @@ from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._formulas import cast_by_graph, elementwise_graph, first_plan
 from .._graph_source import GraphSource, ReducedSource
 from .._sequences import DeviceInts
-from ..reduce.legacy import ReducePlan
+from ..reduce.legacy import reduce_plan
 from .core import Core, core_of
 from .graph import MASKED, graph_of, named_graph
 
@@ -61,7 +61,7 @@ def copy_out_of(context: Context, copy: TensorSpec, spec: TensorSpec) -> Plan:
     if not any(spec.shape[axis] == 1 for axis in grown):
         return cast_or_copy_plan(copy._replace(shape=spec.shape), spec)
     terms, sums = TensorSpec.packed(copy.shape), TensorSpec.packed(spec.shape)
-    add = ReducePlan(ReduceProblem(terms, sums, None, grown, "add", True), context)
+    add = reduce_plan(ReduceProblem(terms, sums, None, grown, "add", True), context)
     steps = [
         Step(cast_or_copy_plan(copy, terms), (0, 2)),
         Step(add, (2, 3)),

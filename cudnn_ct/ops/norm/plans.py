@@ -33,7 +33,7 @@ from ...shapes.norm import (
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
-from .legacy import GradientPlan, Specs, TrainingPlan, in_half_precision, inference_plan
+from .legacy import Specs, gradient_plan, in_half_precision, inference_plan, training_plan
 
 # --- batch normalisation by graphs alone, for a cuDNN that has no legacy calls -----------------------------
 
@@ -163,7 +163,7 @@ def _aligned(
 
 
 def _fused(problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode) -> Plan | None:
-    return TrainingPlan(problem, context, specs, mode, fused=True) if problem.activation else None
+    return training_plan(problem, context, specs, mode, fused=True) if problem.activation else None
 
 
 # --- views with the four or five axes that cuDNN supports ---------------------------------------------------
@@ -243,14 +243,14 @@ _STEPS = (
 TRAINING = (
     Implementation(_empty),
     *_aligned(_fused, _LIMITS, _FASTEST),
-    *_aligned(TrainingPlan, _LIMITS, *_STEPS),
+    *_aligned(training_plan, _LIMITS, *_STEPS),
     by_engines(training_by_formulas),
 )
 
 GRADIENT = (
     Implementation(_empty),
-    *_aligned(partial(GradientPlan, extended=True), _LIMITS, _FASTEST),
-    *_aligned(GradientPlan, _LIMITS, *_STEPS),
+    *_aligned(partial(gradient_plan, extended=True), _LIMITS, _FASTEST),
+    *_aligned(gradient_plan, _LIMITS, *_STEPS),
     by_engines(gradient_by_formulas),
 )
 

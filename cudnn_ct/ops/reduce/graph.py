@@ -35,7 +35,7 @@ from .._formulas import (
     pointwise,
     total,
 )
-from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
+from .legacy import NAN_GUARDS, nan_propagating, reduce_plan
 
 # --- reductions by graphs alone, for a cuDNN that has no legacy calls --------------------------------------
 
@@ -231,7 +231,7 @@ def _of_matrix(form: GraphReduction, dtype: str, matrix: MatrixView, context: Co
     parts = TensorSpec.packed(shape, "float32")
     whole = TensorSpec.packed(tuple(1 if i == axis else n for i, n in enumerate(shape)), "float32")
     join = ReduceProblem(parts, whole, None, (axis,), form.again, True)
-    return chained([parts], [Step(plan, (0, 2)), Step(ReducePlan(join, context), (2, 1))])
+    return chained([parts], [Step(plan, (0, 2)), Step(reduce_plan(join, context), (2, 1))])
 
 
 def reduction_graph(form: GraphReduction, dtype: str, matrix: MatrixView) -> Graph:
