@@ -83,20 +83,25 @@ class CallState:
     A plan reads it as ``context.state``. :func:`execute` sets ``call``, ``operands`` and ``results``: the
     prepared call and the arrays that it ran on. ``cache`` is where the prepared call is kept if it belongs to
     an object. ``changed`` is memory that the plan reads and writes, and that belongs to no caller.
+    ``value`` has these arguments.
     ``variant`` has the part of the state that a run depends on; None, the default, for a run that must not be
     replayed.
     """
 
-    __slots__ = ("cache", "call", "changed", "operands", "results", "variant")
+    __slots__ = ("cache", "call", "changed", "operands", "results", "value", "variant")
 
     call: PreparedCall
     operands: tuple[DeviceArray, ...]
     results: Sequence[DeviceArray]
 
-    def __init__(self, cache: OwnedCache | None = None, changed: tuple[DeviceArray, ...] = ()) -> None:
-        self.cache = cache
-        self.changed = changed
-        self.variant: tuple[str, ...] | None = None
+    def __init__(
+        self,
+        cache: OwnedCache | None = None,
+        changed: tuple[DeviceArray, ...] = (),
+        value: Any = None,
+        variant: tuple[str, ...] | None = None,
+    ) -> None:
+        self.cache, self.changed, self.value, self.variant = cache, changed, value, variant
 
     def calls(self, ctx: Context) -> CallCache:
         """Return the cache of the prepared call."""

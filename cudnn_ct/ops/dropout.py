@@ -21,7 +21,7 @@ from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, FunctionPlan, PointerSlot
 from ..plans.wrappers import zero_or_scale
-from ..shapes.checks import one_dtype, result_slots, result_spec
+from ..shapes.checks import Outs, Specs, one_dtype, result_slots, result_spec
 from ..shapes.layers import DropoutGradientProblem, DropoutProblem, check_probability
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
@@ -285,9 +285,7 @@ def dropout_backward(
     return execute(BACKWARD, ("dy", "mask"), operands, params, outs=(out,), stream=stream, state=done)[0]
 
 
-def _problem(
-    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...], descriptor: DropoutDescriptor
-) -> DropoutProblem:
+def _problem(specs: Specs, outs: Outs, descriptor: DropoutDescriptor) -> DropoutProblem:
     x, (out, given, states) = specs["x"], outs
     one_dtype("dropout", x=x.dtype)
     assert states is not None
@@ -300,10 +298,7 @@ def _problem(
 
 
 def _gradient_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None, ...],
-    like: TensorSpec,
-    descriptor: DropoutDescriptor,
+    specs: Specs, outs: Outs, like: TensorSpec, descriptor: DropoutDescriptor
 ) -> DropoutGradientProblem:
     dy = specs["dy"]
     if dy.shape != like.shape or dy.dtype != like.dtype:

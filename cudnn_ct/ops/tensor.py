@@ -185,18 +185,9 @@ def fill(
     """
     if more or unknown or x is UNSET or value is UNSET:
         return corrected(fill, locals())
-    return execute(_FILL, (), (), outs=(x,), stream=stream, state=FillState(as_float(value, "value")))[0]
-
-
-class FillState(CallState):
-    """The value of a fill: it belongs to a run, so that one prepared call serves all values."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = value
-        self.variant = (repr(value),)
+    number = as_float(value, "value")  # belongs to a run, so that one prepared call serves all values
+    state = CallState(value=number, variant=(repr(number),))
+    return execute(_FILL, (), (), outs=(x,), stream=stream, state=state)[0]
 
 
 @documented()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import array_shapes
 from ...array import DeviceArray
@@ -30,13 +30,8 @@ NO_LENGTHS = (0, 0)  # of sequences that are not packed
 INT32_MAX = 2**31 - 1
 
 
-class Gathered(NamedTuple):
-    """Names and arrays of the operands of a call, upper bounds of packed lengths, the stream of the call."""
-
-    names: tuple[str, ...]
-    arrays: tuple[Any, ...]
-    longest: tuple[int, int]
-    stream: Any
+Gathered = tuple[tuple[str, ...], tuple[Any, ...], tuple[int, int], Any]
+"""Names and arrays of the operands of a call, upper bounds of packed lengths, the stream of the call."""
 
 
 def gather(
@@ -80,7 +75,7 @@ _ORDER = ("dy", "q", "k", "v", "y", "stats", *OPTIONAL)
 
 def _in_order(given: dict[str, Any], longest: tuple[int, int], stream: Any) -> Gathered:
     names = tuple(name for name in _ORDER if name in given)
-    return Gathered(names, tuple(given[name] for name in names), longest, stream)
+    return names, tuple(given[name] for name in names), longest, stream
 
 
 def is_in_host(value: Any) -> bool:

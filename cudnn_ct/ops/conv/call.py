@@ -17,6 +17,7 @@ from ...dtypes import DTYPES
 from ...legal.conditions import without_wrong_tf32
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_or_scale
+from ...shapes.checks import Outs, Specs
 from ...shapes.conv import GEOMETRY, ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._keys import enum_names, freeze
@@ -45,13 +46,7 @@ class ConvParams(NamedTuple):
 
 
 def _problem(
-    direction: str,
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    shape: Any,
-    *params: Any,
-    scaled: str,
-    aligned: bool,
+    direction: str, specs: Specs, outs: Outs, shape: Any, *params: Any, scaled: str, aligned: bool
 ) -> ConvProblem:
     given = ConvParams(*params)
     problem = conv_problem(
@@ -69,9 +64,7 @@ def _problem(
     return without_wrong_tf32(problem) if given.precision is None else problem
 
 
-def _transposed(
-    specs: dict[str, TensorSpec], outs: Any, output_padding: Any, *params: Any, **facts: Any
-) -> ConvProblem:
+def _transposed(specs: Specs, outs: Any, output_padding: Any, *params: Any, **facts: Any) -> ConvProblem:
     """Make the problem of a transposed convolution; the shape of its result follows from its operands."""
     x, w = specs.values()
     geometry = ConvParams(*params).geometry

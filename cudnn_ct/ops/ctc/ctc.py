@@ -41,7 +41,8 @@ from .._fallback import Implementation
 from .._operands import stream_of
 from .._operation import Operation
 from .._sequences import DeviceInts, not_on_stream
-from .legacy import PLANS, CTCState, without_steps
+from .._state import CallState
+from .legacy import PLANS, without_steps
 
 MAX_COPIES = 64  # copies of labels and lengths that a thread keeps on the device
 
@@ -144,7 +145,7 @@ def ctc_loss(
         ctc = CTCLossSpec(spec.normalization, kept, targets.room, compute)
         params = (ctc, as_choice(algo, CTC_ALGOS, "algo"), targets.repairs)
         names, operands = ("logits", *LABEL_NAMES), (array, *targets.arrays)
-        state = CTCState(targets.host)
+        state = CallState(value=targets.host)
         return CTCLoss(*execute(OPERATION, names, operands, params, outs=outs, stream=where, state=state))
 
 

@@ -24,23 +24,12 @@ from ...shapes.layer import LayerProblem
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ActivationSpec, TensorSpec
 from .._sequences import plan_for_sequences
-from .._state import CallState
 from ..activation import legacy_plan as activation_plan
 from ..reduce.legacy import reduction
 from .underflow import of_activations, softmax_of_symbols, sum_over_symbols, zero_plan
 
 # Pointers of a run; then the temporaries of `_with_repairs`.
 _LOGITS, *_LABELS, _LOSS, _GRADIENT, _COPY, _KEPT = range(8)
-
-
-class CTCState(CallState):
-    """Labels, label lengths and input lengths as C arrays; None if a capture cannot read them."""
-
-    __slots__ = ("host",)
-
-    def __init__(self, host: tuple[Any, ...]) -> None:
-        super().__init__()
-        self.host = host
 
 
 def without_steps(problem: CTCProblem, _: Context) -> Plan | None:
@@ -255,7 +244,7 @@ def _host_plan(problem: CTCProblem, _: Context) -> FunctionPlan:
         logits, *_labels, of_loss, gradient = pointers
         if context.capturing:
             raise NotSupportedError("cudnnCTCLoss reads labels from host memory, which no CUDA graph can")
-        size, library, labels = ctypes.c_size_t(), context.library, context.state.host
+        size, library, labels = ctypes.c_size_t(), context.library, context.state.value
         library.cudnnGetCTCLossWorkspaceSize(
             context.handle, tensor, tensor, *labels, algo, loss, ctypes.byref(size)
         )

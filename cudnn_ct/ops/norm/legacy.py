@@ -15,10 +15,9 @@ from ...plans.axes import collapse
 from ...plans.call import ArgumentTemplate, FunctionPlan, PointerSlot, scalar_type
 from ...plans.program import partial_write_error
 from ...plans.workspace import align_after, append
+from ...shapes.checks import Specs
 from ...shapes.norm import NormGradient, NormInference, NormTraining
 from ...shapes.specs import INT_MAX, ActivationSpec, TensorSpec
-
-Specs = dict[str, TensorSpec]
 
 _slot = PointerSlot  # a short name, for long lists of arguments
 

@@ -21,6 +21,7 @@ from ...plans.axes import collapse, images
 from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan
 from ...plans.program import Step, chained
+from ...shapes.checks import Specs
 from ...shapes.layer import results_of
 from ...shapes.norm import (
     NormGradient,
@@ -33,7 +34,7 @@ from ...shapes.norm import (
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
-from .legacy import Specs, gradient_plan, in_half_precision, inference_plan, training_plan
+from .legacy import gradient_plan, in_half_precision, inference_plan, training_plan
 
 # --- batch normalisation by graphs alone, for a cuDNN that has no legacy calls -----------------------------
 

@@ -20,7 +20,7 @@ from ...errors import BadParamError, NotInitializedError, NotSupportedError
 from ...graph.offline import target_of
 from ...legal.rules import rejection_of
 from ...plans.base import Candidate, Heuristic, Plan, SelectedPlan
-from ...shapes.checks import one_dtype, result_spec
+from ...shapes.checks import Outs, Specs, one_dtype, result_spec
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_parameters, rnn_weight_size
 from ...shapes.sequences import (
     RNNProblem,
@@ -146,9 +146,6 @@ def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> N
 
 
 # --- operations --------------------------------------------------------------------------------------------
-
-Specs = dict[str, TensorSpec]
-Outs = Sequence[TensorSpec | None]
 
 
 class RNNParams(NamedTuple):
