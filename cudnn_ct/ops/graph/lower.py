@@ -14,7 +14,7 @@ from ...graph.offline import target_of
 from ...graph.operations import Graph, Tensor
 from ...legal.conditions import applying
 from ...shapes.checks import FLOATS
-from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
+from ...shapes.graph.problem import GraphProblem, GraphValue
 from ...shapes.graph.rules import broadcast
 from ...shapes.specs import Shape, TensorSpec
 from ..attention.core import core_of
@@ -44,7 +44,13 @@ def coalesced(problem: GraphProblem, *, index: bool = True) -> GraphProblem:
     rank = max(len(value.spec.shape) for value in problem.values)
     last = rank - 2 if "matmul" in kinds else rank  # the axes before this one may be merged
     if kinds & _NORMS:
-        if not all(_normalises_rows(one, rank) for one in problem.nodes if one.kind in _NORMS):
+        rows = (
+            rank - 1,
+        )  # norms of rows treat all axes before alike; others tell samples and channels apart
+        norms = [one for one in problem.nodes if one.kind in _NORMS]
+        if not all(
+            one.attribute("mode") in _OF_ROWS and one.attribute("normalized", rows) == rows for one in norms
+        ):
             return problem
         last = min(last, rank - 1)
     axes = [_axes(value.spec, rank) for value in problem.values]
@@ -76,11 +82,6 @@ def _with_index_of_rows(problem: GraphProblem) -> GraphProblem:
         return problem
     merged = (_with_axes(value, _merged(own, 1)) for value, own in zip(problem.values, axes, strict=True))
     return problem._replace(values=tuple(merged))
-
-
-def _normalises_rows(one: GraphNode, rank: int) -> bool:
-    """Whether a norm treats all axes before the last one alike; others tell samples and channels apart."""
-    return one.attribute("mode") in _OF_ROWS and one.attribute("normalized", (rank - 1,)) == (rank - 1,)
 
 
 def _axes(spec: TensorSpec, rank: int) -> Axes:

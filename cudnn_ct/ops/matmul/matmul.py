@@ -113,21 +113,17 @@ def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> MatmulPro
     return matmul_problem(specs, outs, *params, allow_tf32=config.allow_tf32, aligned=aligned)
 
 
-def _source_of(problem: MatmulProblem) -> CandidateSource:
-    """Return the candidates of a product."""
-    if problem.b_scale and not in_words(problem.b):
-        return WITH_CONVERTED_WEIGHTS
-    if problem.tensor_cores or problem.compute == "int32":
-        return PRODUCTS
-    from .as_conv import AS_CONVOLUTIONS  # with the convolutions, which half precision does not need
-
-    return AS_CONVOLUTIONS
-
-
 def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
     """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
     empty = None if problem.y.size and problem.terms else zero_results(results_of(problem))
-    selected = select_engine(problem, params, _source_of(problem), empty, check_name=check_name)
+    source: CandidateSource = PRODUCTS
+    if problem.b_scale and not in_words(problem.b):
+        source = WITH_CONVERTED_WEIGHTS
+    elif not problem.tensor_cores and problem.compute != "int32":
+        from .as_conv import AS_CONVOLUTIONS  # with the convolutions, which half precision does not need
+
+        source = AS_CONVOLUTIONS
+    selected = select_engine(problem, params, source, empty, check_name=check_name)
     if empty and problem.y.size and problem._replace(alpha=1.0).has_epilogue:
         raise NotSupportedError(
             f"the sums of a {problem.a} and b {problem.b} have no terms, and are not combined with a "
