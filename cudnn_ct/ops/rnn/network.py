@@ -17,18 +17,9 @@ from ...cuda.stream import Stream
 from ...dtypes import DTYPES
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
+from ...shapes import rnn as rules
 from ...shapes.parse import as_int
-from ...shapes.rnn import (
-    RNN_ALGOS,
-    RNNParameter,
-    RNNSpec,
-    arrange_weights,
-    from_torch,
-    rnn_parameters,
-    rnn_weight_size,
-    to_torch,
-    with_prefix,
-)
+from ...shapes.rnn import RNN_ALGOS, RNNParameter, RNNSpec
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, StreamLike
 from .._call import NO_VARIANT
@@ -178,9 +169,9 @@ class RNNWeights(HasNetwork):
 
         spec, where = self.spec, streams.resolve_stream(stream)
         dtype = DTYPES[spec.dtype]
-        flat, on_device = np.zeros(rnn_weight_size(spec), dtype.numpy), []
-        parts = arrange_weights(spec, weights)
-        for row, part in zip(rnn_parameters(spec), parts, strict=True):
+        flat, on_device = np.zeros(rules.rnn_weight_size(spec), dtype.numpy), []
+        parts = rules.arrange_weights(spec, weights)
+        for row, part in zip(rules.rnn_parameters(spec), parts, strict=True):
             if isinstance(part, np.ndarray):
                 row.view(flat)[...] = _real(part, row.name).astype(dtype.numpy)
                 continue
@@ -223,7 +214,7 @@ class RNNWeights(HasNetwork):
             raise ValueError(f"w has stride {array.spec.strides}; pass contiguous weights")
         pseudo_layer = as_index(spec.num_layers, layer, "layer") * spec.directions
         pseudo_layer += as_index(spec.directions, direction, "direction")
-        rows = [row for row in rnn_parameters(spec) if row.pseudo_layer == pseudo_layer]
+        rows = [row for row in rules.rnn_parameters(spec) if row.pseudo_layer == pseudo_layer]
         return {row.name: _view(array, row) for row in rows}
 
     @documented()
@@ -254,9 +245,9 @@ class RNNWeights(HasNetwork):
         >>> rnn.from_torch(dict(zip(names, map(np.array, ([[2]], [[4]], [3], [5]))))).numpy()
         array([2., 4., 3., 5.], dtype=float32)
         """
-        own = with_prefix(state_dict, prefix)
+        own = rules.with_prefix(state_dict, prefix)
         parts = {name: _real(_on_host(value), name) for name, value in own.items()}
-        return self.pack_params(from_torch(parts, self.spec, prefix=prefix), stream=stream)
+        return self.pack_params(rules.from_torch(parts, self.spec, prefix=prefix), stream=stream)
 
     def to_torch(self, w: ArrayLike, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Copy the weights to the host, as tensors with torch's names.
@@ -285,7 +276,7 @@ class RNNWeights(HasNetwork):
         spec, flat = self.spec, self._checked(w).numpy()
         if spec.dtype == "bfloat16":
             flat = flat.astype("float32")
-        return to_torch([row.view(flat) for row in rnn_parameters(spec)], spec, prefix=prefix)
+        return rules.to_torch([row.view(flat) for row in rules.rnn_parameters(spec)], spec, prefix=prefix)
 
     def _checked(self, w: ArrayLike) -> DeviceArray:
         array = as_operand(w, "w", stream_of(w, "w", None))
@@ -295,7 +286,7 @@ class RNNWeights(HasNetwork):
 
 def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
     """Raise unless an array can hold all parameters of a network."""
-    items = rnn_weight_size(spec)
+    items = rules.rnn_weight_size(spec)
     if w.shape != (items,):
         raise ValueError(
             f"w has shape {w.shape}; the weights of this network are one axis, ({items},): {spec}"
