@@ -163,7 +163,6 @@ class Algorithms(tuple[Candidate, ...]):
 
 # --- between calls -----------------------------------------------------------------------------------------
 
-
 Timing = Callable[[Sequence[Candidate]], tuple[list[Candidate], list[CudnnError]]]
 """Time candidates on the operands of a call; return them with their times, and their errors."""
 

@@ -258,7 +258,6 @@ def _pooling(mode: PoolMode, ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
 
 # --- batch normalization -----------------------------------------------------------------------------------
 
-
 MODES: dict[TheanoNormMode, NormMode] = {"per-activation": "per_activation", "spatial": "spatial"}
 
 EPSILON, FACTOR = 1e-4, 0.1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from math import gcd
 from typing import Any, NamedTuple
@@ -273,70 +273,45 @@ class Formulas:
 
     def _step(self, term: Term, place: int, dtype: str) -> Step:
         """Return the step of one graph, after those of the vectors that it repeats."""
-        matrix = self._matrix
-        if term.vector and not term.reduces:
-            matrix = Matrix(1, max(matrix.length, 2), "columns")
-        draft = _Draft(self._in_memory, matrix, reduced=term.reduces)
-        graph = draft.graph(term, dtype)
-        plan = first_plan(graph, self._context)
-        return Step(plan, (*(self._places[one] for one in draft.read), place))
+        reduced, of_vectors = term.reduces, term.vector and not term.reduces
+        matrix = Matrix(1, max(self._matrix.length, 2), "columns") if of_vectors else self._matrix
+        nodes, tensors, uids = list[Node](), dict[Term, Tensor](), count(1)
+        read: list[Term] = []  # operands in memory, in the order of their pointers
 
-    def _in_memory(self, term: Term, of_vectors: bool) -> Term:
-        """Return an operand of a node; vectors that matrices are computed with are stored first."""
-        if term.mode and (term.reduces or (term.vector and not of_vectors)):
-            term.stored = term.stored or self.kept(term, "float32")
-            return term.stored
-        return term
+        def tensor(term: Term, dtype: str, virtual: bool = False) -> Tensor:
+            spec = matrix.spec(dtype, vector=term.vector and not of_vectors, reduced=reduced)
+            return Tensor(next(uids), spec, virtual=virtual)
 
-
-class _Draft:
-    """One graph: ``read`` are its operands in memory, in the order of their pointers."""
-
-    def __init__(self, stored: Callable[[Term, bool], Term], matrix: Matrix, *, reduced: bool) -> None:
-        self._stored, self._matrix, self._reduced = stored, matrix, reduced
-        self.read: list[Term] = []
-        self._tensors: dict[Term, Tensor] = {}
-        self._nodes: list[Node] = []
-        self._uids = count(1)
-        self._of_vectors = False
-
-    def graph(self, term: Term, dtype: str) -> Graph:
-        """Return the graph that computes a term into memory."""
-        self._of_vectors = term.vector and not term.reduces
-        result = self._result(term, dtype)
-        return Graph(tuple(self._nodes), (*(self._tensors[one] for one in self.read), result))
-
-    def _result(self, term: Term, dtype: str, *, virtual: bool = False) -> Tensor:
-        operands = [self._operand(one) for one in term.operands]
-        vector = term.vector and not self._of_vectors
-        spec = self._matrix.spec(dtype, vector=vector, reduced=self._reduced)
-        y = Tensor(next(self._uids), spec, virtual=virtual)
-        if term.reduces:
-            op = {"sum": "add"}.get(term.mode, term.mode)
-            self._nodes.append(
-                node("reduction", operator=op, comp_type="float32", xdesc=operands[0], ydesc=y)
-            )
+        def result(term: Term, dtype: str, virtual: bool = False) -> Tensor:
+            operands = [operand(one) for one in term.operands]
+            y = tensor(term, dtype, virtual)
+            if term.reduces:
+                op = {"sum": "add"}.get(term.mode, term.mode)
+                nodes.append(node("reduction", operator=op, comp_type="float32", xdesc=operands[0], ydesc=y))
+                return y
+            names = ("xdesc", "dydesc") if term.mode.endswith("_bwd") else ("xdesc", "bdesc")
+            given: dict[str, Any] = dict(zip(names, operands, strict=False))
+            given["dxdesc" if "dydesc" in given else "ydesc"] = y
+            nodes.append(node("pointwise", mode=term.mode, math_prec="float32", **given, **term.parameters))
             return y
-        names = ("xdesc", "dydesc") if term.mode.endswith("_bwd") else ("xdesc", "bdesc")
-        given: dict[str, Any] = dict(zip(names, operands, strict=False))
-        given["dxdesc" if "dydesc" in given else "ydesc"] = y
-        self._nodes.append(node("pointwise", mode=term.mode, math_prec="float32", **given, **term.parameters))
-        return y
 
-    def _operand(self, given: Term | float) -> Tensor:
-        if not isinstance(given, Term):
-            spec = TensorSpec.packed(ONE if self._reduced else ONE[1:], "float32")
-            return Tensor(next(self._uids), spec, value=given)
-        term = self._stored(given, self._of_vectors)
-        if term not in self._tensors:
-            if term.mode:
-                self._tensors[term] = self._result(term, "float32", virtual=True)
-            else:
-                vector = term.vector and not self._of_vectors
-                spec = self._matrix.spec(term.dtype, vector=vector, reduced=self._reduced)
-                self._tensors[term] = Tensor(next(self._uids), spec)
-                self.read.append(term)
-        return self._tensors[term]
+        def operand(given: Term | float) -> Tensor:
+            if not isinstance(given, Term):
+                spec = TensorSpec.packed(ONE if reduced else ONE[1:], "float32")
+                return Tensor(next(uids), spec, value=given)
+            if given.mode and (given.reduces or (given.vector and not of_vectors)):
+                # Vectors that matrices are computed with are stored first.
+                given.stored = given.stored or self.kept(given, "float32")
+                given = given.stored
+            if given not in tensors:
+                read.extend([] if given.mode else [given])
+                made = result(given, "float32", virtual=True) if given.mode else tensor(given, given.dtype)
+                tensors[given] = made
+            return tensors[given]
+
+        y = result(term, dtype)
+        graph = Graph(tuple(nodes), (*(tensors[one] for one in read), y))
+        return Step(first_plan(graph, self._context), (*(self._places[one] for one in read), place))
 
 
 def in_slices(matrix: Matrix, plan: Program, dtypes: Sequence[tuple[str, bool]]) -> Plan:

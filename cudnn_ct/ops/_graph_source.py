@@ -121,7 +121,6 @@ def without_factors(problem: Callable[..., P]) -> Callable[..., P]:
 
 # --- problems that are one graph ---------------------------------------------------------------------------
 
-
 FIRST_MODE = "first"  # stands for the first heuristic mode that may be queried
 ENOUGH = 4  # with this many candidates, engines of the fallback mode are not timed
 
@@ -279,7 +278,6 @@ class GraphSource(CandidateSource):
 
 
 # --- problems that are computed as other problems ----------------------------------------------------------
-
 
 _COMPILED = ("runtime_compilation",)
 

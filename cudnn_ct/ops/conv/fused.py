@@ -51,7 +51,6 @@ def conv_bias_activation(
     Parameters
     ----------
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
-    w : device array, shape (K, C / groups, *window), dtype of x
     bias : device array, shape (K,), dtype of x; or None
         Bias per channel of the result.
     residual : device array, shape of the result, dtype of x, optional

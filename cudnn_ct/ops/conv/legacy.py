@@ -228,7 +228,6 @@ def unfused_plan(problem: FusedConv, inner: Plan) -> Program:
 
 # --- candidates --------------------------------------------------------------------------------------------
 
-
 _IN_ONE_CALL = ("relu", "identity")  # activations of cudnnConvolutionBiasActivationForward
 
 

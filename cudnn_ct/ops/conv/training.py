@@ -64,7 +64,6 @@ def conv_batch_norm_statistics(
 
     Parameters
     ----------
-    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32
     w : device array, shape (K, C, *window), dtype of x
     scale : device array, shape (C,), dtype of x, optional
         Factor of each channel of x; ``eq_scale`` of :func:`batch_norm_finalize`.

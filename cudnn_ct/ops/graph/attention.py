@@ -194,7 +194,6 @@ class AttentionMethods(GraphBuilder):
 
 # --- graphs as problems ------------------------------------------------------------------------------------
 
-
 # The fields of an `AttentionProblem` by the roles of the operations, and the axes that the fields keep.
 _OPERANDS = {
     **{name: name for name in ("q", "k", "v", "bias")},

@@ -137,7 +137,6 @@ _MATMUL = Operation("a product of matrices", _problem, select=select)
 
 # --- float8 ------------------------------------------------------------------------------------------------
 
-
 MULTIPLE = 16  # a product of 2 x 2 matrices left its result unwritten on an H200
 
 
