@@ -15,15 +15,7 @@ from ..certify.nodewise import NODE_BY_NODE, nodewise_plan
 from ..context import Context
 from ..errors import NotSupportedError
 from ..facts import Target
-from ..graph.candidates import (
-    NO_ENGINE,
-    engine_by_name,
-    engine_candidates,
-    engine_of_other_sizes,
-    engine_plan,
-    first_dynamic_engine,
-    no_engine,
-)
+from ..graph import candidates
 from ..graph.engines import HEURISTICS, heuristic_modes
 from ..graph.offline import ShapesOnly, compute_capability, target_of
 from ..graph.operations import Graph, why_static
@@ -234,7 +226,7 @@ class GraphSource(CandidateSource):
         if candidate.algorithm == NODE_BY_NODE:
             made = nodewise_plan(graph, len(problem.results), context)
         else:
-            made = engine_plan(graph, rules, candidate, context, problem)
+            made = candidates.engine_plan(graph, rules, candidate, context, problem)
         return on_operands_of(made, problem, problem, align=not problem.aligned)
 
     def _rules(self, problem: Any, context: Any) -> EngineRules:
@@ -248,27 +240,27 @@ class GraphSource(CandidateSource):
         mode = modes[0] if mode == FIRST_MODE else mode
         if mode not in modes:
             return []
-        rows = engine_candidates(graph, rules, context, [mode], most, first)
-        if rows[0].algorithm == NO_ENGINE and not rules.refusal(compute_capability(context)):
-            rows = [no_engine(rows[0].rejected, f"engines of heuristics {mode}")]
+        rows = candidates.engine_candidates(graph, rules, context, [mode], most, first)
+        if rows[0].algorithm == candidates.NO_ENGINE and not rules.refusal(compute_capability(context)):
+            rows = [candidates.no_engine(rows[0].rejected, f"engines of heuristics {mode}")]
         return self._with_copies(problem, rows)
 
     def _named(self, problem: Any, name: str, context: Context) -> list[Candidate]:
         graph, rules = self.graph_of(problem), self._rules(problem, context)
         if self.dynamic and not why_static(graph):
-            row = engine_by_name(graph._replace(dynamic=True), rules, name, context)
+            row = candidates.engine_by_name(graph._replace(dynamic=True), rules, name, context)
             if not row.rejected:
                 return self._with_copies(problem, [row])
-        return self._with_copies(problem, [engine_by_name(graph, rules, name, context)])
+        return self._with_copies(problem, [candidates.engine_by_name(graph, rules, name, context)])
 
     def _of_other_sizes(self, problem: Any, context: Context) -> list[Candidate]:
-        row = engine_of_other_sizes(self.graph_of(problem), self._rules(problem, context), context)
+        row = candidates.engine_of_other_sizes(self.graph_of(problem), self._rules(problem, context), context)
         return [] if row is None else self._with_copies(problem, [row])
 
     def _first_dynamic(self, problem: Any, context: Context) -> list[Candidate]:
         graph = self.graph_of(problem)
         modes = heuristic_modes(graph, context)[:-1]  # engines of the fallback mode are slow
-        row = first_dynamic_engine(graph, self._rules(problem, context), context, modes)
+        row = candidates.first_dynamic_engine(graph, self._rules(problem, context), context, modes)
         return self._with_copies(problem, [row])
 
     def _with_copies(self, problem: Any, rows: list[Candidate]) -> list[Candidate]:

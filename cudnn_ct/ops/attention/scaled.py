@@ -18,20 +18,12 @@ from ...plans.elementwise import fill_plan
 from ...plans.program import ALPHA, BETA, Program, Step, Steps
 from ...plans.workspace import room_of
 from ...plans.wrappers import on_copies
+from ...shapes import scaled_attention as rules
 from ...shapes.attention_rules import like_axes
 from ...shapes.epilogue import FLOAT8
 from ...shapes.layer import results_of
 from ...shapes.parse import as_bool
-from ...shapes.scaled_attention import (
-    HEAD_MULTIPLE,
-    LENGTHS,
-    SCALES,
-    WEIGHT_SCALE,
-    ScaledAttentionProblem,
-    ScaledAttentionResult,
-    scaled_attention_problem,
-    scaled_attention_slots,
-)
+from ...shapes.scaled_attention import ScaledAttentionProblem, ScaledAttentionResult
 from ...shapes.specs import ALIGNMENT, Shape, TensorSpec, equivalent_strides
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, StreamLike
 from .._call import execute
@@ -109,7 +101,7 @@ ENGINES = GraphSource(lambda problem: _Builder(problem).graph(), handled=(COUNTS
 FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
 
 # The numbers on the device that stand for missing scales, and their key in `Context.plans`.
-_DEFAULTS = (1.0, *WEIGHT_SCALE.values(), *(1 / scale for scale in WEIGHT_SCALE.values()))
+_DEFAULTS = (1.0, *rules.WEIGHT_SCALE.values(), *(1 / scale for scale in rules.WEIGHT_SCALE.values()))
 _KEY = object()
 
 
@@ -120,10 +112,10 @@ def completed(problem: ScaledAttentionProblem) -> ScaledAttentionProblem:
     """
     one = TensorSpec.packed((1,), "float32")
     stats = None if problem.stats is None else TensorSpec.packed(problem.stats.shape, "float32")
-    changed: dict[str, Any] = dict.fromkeys((*SCALES, "amax"), one)
+    changed: dict[str, Any] = dict.fromkeys((*rules.SCALES, "amax"), one)
     (subject,) = subjects_of(problem)
     if any(fact.name == COUNTS_OTHER_ROWS for fact in applying("rewrite", subject, target_of(None))):
-        changed |= dict.fromkeys(LENGTHS, TensorSpec.packed((problem.sizes.batch,), "int32"))
+        changed |= dict.fromkeys(rules.LENGTHS, TensorSpec.packed((problem.sizes.batch,), "int32"))
     changed |= {name: _loadable(getattr(problem, name)) for name in ("q", "k", "v", "y")}
     return problem._replace(**changed, stats=stats, aligned=True)
 
@@ -162,7 +154,7 @@ SOURCE = ReducedSource(ENGINES, completed, _planned, _with_room, comparable=Fals
 def _loadable(spec: TensorSpec) -> TensorSpec:
     """Return a spec that kernels can load: contiguous heads, whose strides are multiples of 16."""
     *outer, last = spec.strides
-    loads = last == 1 and not any(step % HEAD_MULTIPLE for step in outer) and not spec.overlaps_itself
+    loads = last == 1 and not any(step % rules.HEAD_MULTIPLE for step in outer) and not spec.overlaps_itself
     spec = spec if loads else like_axes(spec.shape, spec)
     pairs = list(zip(spec.shape, spec.strides, strict=True))
     reach = max(n * step for n, step in pairs if n > 1)
@@ -202,8 +194,8 @@ def _complete(inner: Plan, problem: ScaledAttentionProblem) -> Program:
     cuDNN takes the larger one of amax and the contents of its memory, so that is zero before a run.
     """
     core, given = completed(problem), list(tensors_of(problem))
-    weight = WEIGHT_SCALE[problem.q.dtype]
-    values = dict.fromkeys(SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
+    weight = rules.WEIGHT_SCALE[problem.q.dtype]
+    values = dict.fromkeys(rules.SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
     temporaries = _temporaries(problem)
     known = [*given, *temporaries]
     constants = len(known)  # the place of the defaults
@@ -212,7 +204,7 @@ def _complete(inner: Plan, problem: ScaledAttentionProblem) -> Program:
         ALIGNMENT * _DEFAULTS.index(values[name]) if place == constants else 0
         for name, place in zip(tensors_of(core), places, strict=True)
     )
-    filled = dict(zip(LENGTHS, (problem.sizes.queries, problem.sizes.keys), strict=True))
+    filled = dict(zip(rules.LENGTHS, (problem.sizes.queries, problem.sizes.keys), strict=True))
     filled |= {"amax": 0} if problem.amax else {}
     steps = [
         Step(fill_plan(getattr(core, name), value), (known.index(name),))
@@ -226,7 +218,7 @@ def _complete(inner: Plan, problem: ScaledAttentionProblem) -> Program:
 
 def _temporaries(problem: ScaledAttentionProblem) -> dict[str, TensorSpec]:
     """Return the memory that a plan adds to that of a call: lengths, and amax if it is not returned."""
-    known = (*SCALES, *tensors_of(problem))
+    known = (*rules.SCALES, *tensors_of(problem))
     return {name: spec for name, spec in tensors_of(completed(problem)).items() if name not in known}
 
 
@@ -336,7 +328,7 @@ def scaled_attention(
         return corrected(scaled_attention, locals())
     of_operands = present(q=q, k=k, v=v, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v)
     given = of_operands | present(descale_s=descale_s, scale_s=scale_s, scale_o=scale_o)
-    outs = scaled_attention_slots(out, return_stats, amax)
+    outs = rules.scaled_attention_slots(out, return_stats, amax)
     with_stats, with_amax = as_bool(return_stats, "return_stats"), as_bool(amax, "amax")
     operation = _WITH_STATS if with_stats else _WITHOUT_STATS
     params = (with_stats, with_amax, scale, causal, out_dtype, algo, deterministic, workspace_limit)
@@ -351,6 +343,6 @@ def _select(problem: ScaledAttentionProblem, params: tuple[Any, ...]) -> Select:
     return select_engine(problem, params, SOURCE, fills_of(problem) if empty else None)
 
 
-_NAME, _PROBLEM = "attention of float8", without_factors(scaled_attention_problem)
+_NAME, _PROBLEM = "attention of float8", without_factors(rules.scaled_attention_problem)
 _WITH_STATS = Operation(_NAME, _PROBLEM, select=_select, written=("out", "stats of out", "amax of out"))
 _WITHOUT_STATS = Operation(_NAME, _PROBLEM, select=_select, written=("out", "amax of out"))
