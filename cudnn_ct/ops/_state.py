@@ -113,23 +113,17 @@ class CallState:
         ctx: Context,
         call: PreparedCall,
         operands: tuple[DeviceArray, ...],
-        given: tuple[DeviceArray | None, ...],
-        facts: list[Any],
-        elsewhere: bool,
-        alpha: Any,
-        beta: float,
-        stream: Stream,
+        *arguments: Any,
     ) -> Sequence[DeviceArray]:
-        """Run a call as ``run`` of `ops._call` does, with this state in the context."""
+        """Run a call as ``run`` of `ops._call` does, with this state in the context; the stream is last."""
+        stream: Stream = arguments[-1]
         for array in self.changed:
             if array.writer is not stream or array._uses is not None:
                 array.before_write(stream)
         self.call, self.operands = call, operands
         outer, ctx.state = ctx.state, self  # a finalizer may make this call within another one
         try:
-            self.results = run(
-                ctx, call, operands, given, facts, elsewhere, alpha, beta, stream, self.variant
-            )
+            self.results = run(ctx, call, operands, *arguments, self.variant)
         finally:
             ctx.state = outer
             for array in self.changed:
