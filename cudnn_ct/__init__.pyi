@@ -56,7 +56,7 @@ from .ops.activation import activation as activation
 from .ops.activation import activation_backward as activation_backward
 from .ops.attention.attention import attention as attention
 from .ops.attention.attention import attention_backward as attention_backward
-from .ops.attention.padding import clear_padding as clear_padding
+from .ops.attention.attention import clear_padding as clear_padding
 from .ops.attention.scaled import scaled_attention as scaled_attention
 from .ops.b2b_causal_conv import b2b_causal_conv1d as b2b_causal_conv1d
 from .ops.b2b_causal_conv import b2b_causal_conv1d_backward as b2b_causal_conv1d_backward

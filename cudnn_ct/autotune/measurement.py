@@ -16,8 +16,8 @@ from ..cuda.memory import memory_info
 from ..errors import AllocationError, CudnnError, NotSupportedError, without_frames
 from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan, Problem
-from . import agreement, benchmark
-from .agreement import DifferentResultError
+from . import benchmark
+from .benchmark import DifferentResultError
 
 LARGE_WORKSPACE = 2**28  # bytes: more than the L2 cache of any GPU, so that it goes through device memory
 FASTEST_MEMORY = 1e10  # bytes in a millisecond: 10 TB/s, more than the memory of any GPU takes
@@ -45,17 +45,17 @@ def benchmark_rows(
     and are compared: a candidate whose result differs is rejected. Without memory for them, candidates write
     to the results of the call, unless it has run: ``after`` it, the lack is raised.
     """
-    compared = len(rows) > 1 and agreement.comparable(problem)
-    scratch: agreement.ScratchResults | None = None
+    compared = len(rows) > 1 and benchmark.comparable(problem)
+    scratch: benchmark.ScratchResults | None = None
     if compared or beta:
         try:
-            scratch = agreement.ScratchResults(problem, pointers, context.stream)
+            scratch = benchmark.ScratchResults(problem, pointers, context.stream)
         except AllocationError:
             if beta or after:
                 raise  # without beta, results are not compared
     engines = [engine_of(row) for row in rows]
 
-    def measured(scratch: agreement.ScratchResults | None) -> list[benchmark.Time | None]:
+    def measured(scratch: benchmark.ScratchResults | None) -> list[benchmark.Time | None]:
         memory = pointers if scratch is None else scratch.pointers
         plans = [cache(partial(make, problem, row, context)) for row in rows]
         runs = [lambda plan=plan: plan().run(context, memory, alpha, beta) for plan in plans]
@@ -69,7 +69,7 @@ def benchmark_rows(
         if scratch is None or not compared:
             return times
         timed = {i: runs[i] for i, time in enumerate(times) if isinstance(time, float)}
-        errors = agreement.outliers(scratch, timed, [str(row) for row in rows], engines)
+        errors = benchmark.outliers(scratch, timed, [str(row) for row in rows], engines)
         return [errors.get(i, time) for i, time in enumerate(times)]
 
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._algorithm_names import is_engine
 from .._config import config
-from ..autotune.agreement import ScratchResults, comparable
+from ..autotune.benchmark import ScratchResults, comparable
 from ..context import Context
 from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES

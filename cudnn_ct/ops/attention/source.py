@@ -1,4 +1,4 @@
-"""Candidates of attention: the engines of its graph, and plans that add buffers, lengths and copies."""
+"""Candidates of attention: engines of its graph, plans that add buffers, lengths and copies; padding."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from functools import lru_cache, partial
 from ... import _lib
 from ...algo_cache import CandidateSource
 from ...context import Context
+from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan
-from ...plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor_of
+from ...plans.elementwise import cast_or_copy_plan, copy_plan, expand_plan, fill_plan, op_tensor_of
 from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
 from ...plans.workspace import nbytes_of, room_of
 from ...plans.wrappers import on_copies
 from ...shapes.attention import AttentionProblem
+from ...shapes.attention_rules import (
+    PaddingProblem,
+    like_axes,
+)
 from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._formulas import cast_by_graph, elementwise_graph, first_plan
+from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
+from .._formulas import Formulas, Matrix, cast_by_graph, elementwise_graph, first_plan
 from .._graph_source import GraphSource, ReducedSource
-from .._sequences import DeviceInts
+from .._sequences import DeviceFloats, DeviceInts
 from ..reduce.legacy import reduce_plan
 from .core import Core, core_of
 from .graph import MASKED, graph_of, named_graph
@@ -192,3 +197,64 @@ def _fills(core: Core) -> list[Step]:
 def fills_of(core: Core) -> Program:
     """Return the plan of the results of queries without keys: zeros, and -inf in the statistics."""
     return Program(Steps((), _fills(core)), about=FILLED)
+
+
+# --- zeros behind the lengths of padded sequences ----------------------------------------------------------
+
+
+def clearing_plan(problem: PaddingProblem, context: Context, *, by_driver: bool = False) -> Program:
+    """Return the plan of a selection of x or 0, by the number of rows that are left in a sequence.
+
+    Without legacy calls, the driver repeats the lengths and the places of rows, and a graph subtracts them.
+    """
+    x, y = problem.x, problem.y
+    batch, heads, length, head = x.shape
+    dense = like_axes(x.shape, x)
+    steps_of_rows = tuple(step // head for step in dense.strides[:3])
+    left = TensorSpec((batch, heads, length, 1), (*steps_of_rows, 1), "float32")
+    left_of_each = dense._replace(dtype="float32")
+    lengths, floats = (TensorSpec.packed((batch, 1, 1, 1), dtype) for dtype in ("int32", "float32"))
+    places = TensorSpec.packed((1, 1, length, 1))
+    x_in_place, y_in_place = (equivalent_strides(x.shape, one.strides, dense.strides) for one in (x, y))
+    # The pointers of a run are x, lengths, y; those of temporaries follow, then the places of rows.
+    source, target = (0 if x_in_place else 6), (2 if y_in_place else 7)
+    rows = batch * heads * length
+    if by_driver:
+        repeated = [Step(expand_plan(floats, left), (3, 4)), Step(expand_plan(places, left), (9, 8))]
+        one = Formulas(Matrix(1, rows, "columns"), 2, context)
+        one.store(one.tensor(0, "float32") - one.tensor(1, "float32"), 0, "float32")
+        numbers = [*repeated, Step(one.program(), (4, 8))]
+    else:
+        numbers = [
+            Step(fill_plan(left, 0.0), (4,)),
+            Step(op_tensor_of("add", left, floats, left), (4, 3, 4)),
+            Step(op_tensor_of("add", left, places, left, alpha2=-1.0), (4, 8, 4)),
+        ]
+    steps = [
+        Step(cast_by_graph(lengths, floats, context), (1, 3)),
+        *numbers,
+        Step(expand_plan(left, left_of_each), (4, 5)),
+        Step(first_plan(selection_graph(rows, head, x.dtype), context), (source, 5, target)),
+    ]
+    steps[:0] = [] if x_in_place else [Step(copy_plan(x, dense), (0, 6))]
+    steps += [] if y_in_place else [Step(copy_plan(dense, y), (7, 2))]
+    temporaries = [floats, left, left_of_each, dense, dense, *[left] * by_driver]
+    return Program(Steps(temporaries, steps), constants=[partial(_places, length)])
+
+
+def _places(length: int, context: Context) -> DeviceFloats:
+    return DeviceFloats(context.device, range(length), "places of rows")
+
+
+def selection_graph(rows: int, head: int, dtype: str) -> Graph:
+    """Return the graph that keeps elements of x for which the number of rows that are left is positive."""
+    # Engines do not repeat a column that the graph computes: the numbers are repeated before.
+    shape = (1, rows, head)
+    x, y = (Tensor(uid, TensorSpec.packed(shape, dtype)) for uid in (1, 3))
+    left = Tensor(2, TensorSpec.packed(shape))
+    kept = Tensor(4, TensorSpec.packed(shape, "bool"), virtual=True)
+    zero, nothing = (Tensor(uid, TensorSpec.packed((1, 1, 1)), value=0.0) for uid in (5, 6))
+    compare = node("pointwise", mode="cmp_gt", math_prec="float32", xdesc=left, bdesc=zero, ydesc=kept)
+    choose = {"xdesc": x, "bdesc": nothing, "tdesc": kept, "ydesc": y}
+    select = node("pointwise", mode="binary_select", math_prec="float32", **choose)
+    return Graph((compare, select), (x, left, y))
