@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from math import gcd
 from typing import Any, NamedTuple
@@ -160,6 +160,10 @@ def matrix_of(whole: Sequence[TensorSpec], vectors: Sequence[TensorSpec]) -> Mat
     return found if found and found.columns <= LONGEST and found.number <= MAX_CALLS else None
 
 
+def _operator(mode: str) -> Callable[[Term, Term | float], Term]:
+    return lambda one, other: Term(mode, one, other)
+
+
 class Term:
     """A tensor of a formula: in memory (``mode`` is empty), or the result of a node; float32 if computed."""
 
@@ -173,17 +177,8 @@ class Term:
         terms = [one for one in operands if isinstance(one, Term)]
         self.vector: bool = vector or self.reduces or (bool(terms) and all(one.vector for one in terms))
 
-    def __add__(self, other: Term | float) -> Term:
-        return Term("add", self, other)
-
-    def __sub__(self, other: Term | float) -> Term:
-        return Term("sub", self, other)
-
-    def __mul__(self, other: Term | float) -> Term:
-        return Term("mul", self, other)
-
-    def __truediv__(self, other: Term | float) -> Term:
-        return Term("div", self, other)
+    __add__, __sub__ = _operator("add"), _operator("sub")
+    __mul__, __truediv__ = _operator("mul"), _operator("div")
 
 
 def pointwise(mode: str, *operands: Term | float, **parameters: Any) -> Term:

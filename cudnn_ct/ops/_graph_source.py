@@ -274,14 +274,6 @@ class GraphSource(CandidateSource):
 _COMPILED = ("runtime_compilation",)
 
 
-def _unchanged(row: Candidate, problem: Any) -> Candidate:  # noqa: ARG001
-    return row
-
-
-def _no_engines(problem: Any) -> Sequence[str]:  # noqa: ARG001
-    return ()
-
-
 class ReducedSource(CandidateSource):
     """The candidates of another source for the problem that ``core_of`` returns.
 
@@ -296,8 +288,8 @@ class ReducedSource(CandidateSource):
         inner: CandidateSource,
         core_of: Callable[[Any], Any],
         planned: Callable[[CandidateSource, Any, Candidate, Context], Plan],
-        adapted: Callable[[Candidate, Any], Candidate] = _unchanged,
-        also: Callable[[Any], Sequence[str]] = _no_engines,
+        adapted: Callable[[Candidate, Any], Candidate] = lambda row, _: row,
+        also: Callable[[Any], Sequence[str]] = lambda _: (),
         *,
         comparable: bool | None = None,
     ) -> None:
@@ -362,7 +354,9 @@ class ReducedSource(CandidateSource):
 
 
 def packed_source(
-    engines: CandidateSource, packed: Callable[[Any], Any], also: Callable[[Any], Sequence[str]] = _no_engines
+    engines: CandidateSource,
+    packed: Callable[[Any], Any],
+    also: Callable[[Any], Sequence[str]] = lambda _: (),
 ) -> ReducedSource:
     """Return the engines of a problem on copies of operands.
 

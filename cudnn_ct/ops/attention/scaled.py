@@ -31,7 +31,7 @@ from .._documented import documented
 from .._graph_source import GraphSource, ReducedSource, select_engine, without_factors
 from .._operands import present
 from .._operation import Operation, Select
-from .._sequences import DeviceFloats, not_on_stream
+from .._sequences import DeviceNumbers, not_on_stream
 from ..matmul.matmul import matmul
 from .graph import MASKED, SCALAR, NodeBuilder, transposed
 from .source import FILLED
@@ -176,15 +176,15 @@ def _moves(problem: ScaledAttentionProblem) -> list[tuple[TensorSpec, TensorSpec
 # --- plans -------------------------------------------------------------------------------------------------
 
 
-def _defaults_of(context: Context) -> DeviceFloats:
+def _defaults_of(context: Context) -> DeviceNumbers:
     """Return the array of the defaults, each of which is aligned; the context has one."""
-    found: DeviceFloats | None = context.plans.get(_KEY)
+    found: DeviceNumbers | None = context.plans.get(_KEY)
     if found is None:
         if context.capturing:
             raise not_on_stream("scales")
         padding = (0.0,) * (FLOATS_IN_ALIGNMENT - 1)
         numbers = [number for value in _DEFAULTS for number in (value, *padding)]
-        found = context.plans[_KEY] = DeviceFloats(context.device, numbers, "scales")
+        found = context.plans[_KEY] = DeviceNumbers(context.device, numbers, "scales", "float32")
     return found
 
 

@@ -24,7 +24,7 @@ from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
 from .._formulas import Formulas, Matrix, cast_by_graph, elementwise_graph, first_plan
 from .._graph_source import GraphSource, ReducedSource
-from .._sequences import DeviceFloats, DeviceInts
+from .._sequences import DeviceNumbers
 from ..reduce.legacy import reduce_plan
 from .core import Core, core_of
 from .graph import MASKED, graph_of, named_graph
@@ -182,8 +182,8 @@ def _with_buffers(inner: Plan, core: Core, product: Plan | None) -> Plan:
     )
 
 
-def _lengths(values: Sequence[int], context: Context) -> DeviceInts:
-    return DeviceInts(context.device, values, "lengths")
+def _lengths(values: Sequence[int], context: Context) -> DeviceNumbers:
+    return DeviceNumbers(context.device, values, "lengths")
 
 
 def _fills(core: Core) -> list[Step]:
@@ -242,8 +242,8 @@ def clearing_plan(problem: PaddingProblem, context: Context, *, by_driver: bool 
     return Program(Steps(temporaries, steps), constants=[partial(_places, length)])
 
 
-def _places(length: int, context: Context) -> DeviceFloats:
-    return DeviceFloats(context.device, range(length), "places of rows")
+def _places(length: int, context: Context) -> DeviceNumbers:
+    return DeviceNumbers(context.device, range(length), "places of rows", "float32")
 
 
 def selection_graph(rows: int, head: int, dtype: str) -> Graph:

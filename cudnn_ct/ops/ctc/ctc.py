@@ -27,7 +27,7 @@ from .._documented import documented
 from .._fallback import Implementation
 from .._operands import stream_of
 from .._operation import Operation
-from .._sequences import DeviceInts, not_on_stream
+from .._sequences import DeviceNumbers, not_on_stream
 from .._state import CallState
 from .legacy import PLANS, without_steps
 
@@ -233,11 +233,11 @@ def _checked(
 def _copied(ctx: Context, values: Shape) -> DeviceArray:
     """Return the copy of numbers on the device, made when they are first seen."""
     copies = ctx.plans.setdefault(_COPIES, BoundedDict(MAX_COPIES))
-    copy: DeviceInts | None = copies.get(values)
+    copy: DeviceNumbers | None = copies.get(values)
     if copy is None:
         if ctx.capturing:
             raise not_on_stream("labels or lengths")
-        copy = copies[values] = DeviceInts(ctx.device, values, "labels or lengths")
+        copy = copies[values] = DeviceNumbers(ctx.device, values, "labels or lengths")
     return copy.on(ctx)
 
 

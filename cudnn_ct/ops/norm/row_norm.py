@@ -60,6 +60,12 @@ def row_norm_graph(problem: RowNorm | RowNormGradient) -> Graph:
     return Graph((step,), tuple(tensors.values()))
 
 
+def has_wide_parameters(problem: RowNorm | RowNormGradient) -> bool:
+    """Return whether `parameters_last_graph` has engines: for half precision with float32 parameters."""
+    wide = problem.scale.dtype != problem.x.dtype and problem.shape.columns % 64 == 0
+    return wide and isinstance(problem, RowNorm) and node_mode(problem) != "ada_layer_norm"
+
+
 def parameters_last_graph(problem: RowNorm) -> Graph:
     """Return the graph of a normalisation without parameters, whose float32 result they scale and shift.
 
@@ -250,10 +256,7 @@ def source_of(problem: RowNorm | RowNormGradient) -> CandidateSource:
         (subject,) = subjects_of(problem)
         if any(fact.name == LOSES_VARIANCE for fact in applying("rewrite", subject, target_of(None))):
             return _SHIFTED_SOURCE
-        # Half precision with float32 parameters has engines of `parameters_last_graph`.
-        wide = problem.scale.dtype != problem.x.dtype and problem.shape.columns % 64 == 0
-        return _WIDE_SOURCE if wide and node_mode(problem) != "ada_layer_norm" else _SOURCE
-    return _SOURCE
+    return _WIDE_SOURCE if has_wide_parameters(problem) else _SOURCE
 
 
 def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Select:

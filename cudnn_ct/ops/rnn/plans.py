@@ -19,7 +19,7 @@ from ...plans.wrappers import on_copies, zero_or_scale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_weight_size
 from ...shapes.sequences import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
-from .._sequences import DeviceInts, plan_for_sequences
+from .._sequences import DeviceNumbers, plan_for_sequences
 
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes
@@ -144,7 +144,7 @@ class RNNAlgorithm:
         self.workspace: int = workspace.value
         self.reserve = TensorSpec.packed((reserve.value if problem.training else 0,), "uint8")
         self.training = problem.training
-        self.lengths = DeviceInts(context.device, step.lengths, "lengths of sequences")
+        self.lengths = DeviceNumbers(context.device, step.lengths, "lengths of sequences")
         self.constants = {
             "network": network,
             "mode": ctypes.c_int(mode),
