@@ -76,7 +76,8 @@ _PUBLIC = {
     ),
     "ops.pooling": "pool pool_backward",
     "ops.reduce.reduce": "reduce reduce_with_indices",
-    "ops.rnn.rnn": "RNN RNNDataGradients RNNForward RNNReserve",
+    "ops.rnn.gradients": "RNNDataGradients RNNReserve",
+    "ops.rnn.rnn": "RNN RNNForward",
     "ops.softmax": "softmax softmax_backward",
     "ops.spatial.spatial": (
         "affine_grid affine_grid_backward grid_sample grid_sample_backward spatial_transformer "

@@ -117,10 +117,10 @@ from .ops.pooling import pool as pool
 from .ops.pooling import pool_backward as pool_backward
 from .ops.reduce.reduce import reduce as reduce
 from .ops.reduce.reduce import reduce_with_indices as reduce_with_indices
+from .ops.rnn.gradients import RNNDataGradients as RNNDataGradients
+from .ops.rnn.gradients import RNNReserve as RNNReserve
 from .ops.rnn.rnn import RNN as RNN
-from .ops.rnn.rnn import RNNDataGradients as RNNDataGradients
 from .ops.rnn.rnn import RNNForward as RNNForward
-from .ops.rnn.rnn import RNNReserve as RNNReserve
 from .ops.softmax import softmax as softmax
 from .ops.softmax import softmax_backward as softmax_backward
 from .ops.spatial.spatial import affine_grid as affine_grid

@@ -34,11 +34,9 @@ from .._call import ZERO, execute
 from .._documented import documented
 from .._state import OwnedCache
 from ..dropout import DropoutState, check_seed
-from .gradients import RNNDataGradients, RNNGradients, RNNReserve, rnn_result_slots
+from .gradients import RNNGradients, RNNReserve, rnn_result_slots
 from .network import Network, RNNState, RNNWeights
 from .operations import FORWARD, RNNParams, table
-
-__all__ = ["RNN", "RNNDataGradients", "RNNForward", "RNNReserve"]
 
 MAX_CALLS = 1024  # that a thread keeps for a network: one for each tuple of shapes and lengths
 
