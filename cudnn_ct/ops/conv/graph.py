@@ -219,12 +219,6 @@ def two_axes(spec: TensorSpec) -> TensorSpec:
     return TensorSpec((n, c, 1, length), (step_n, step_c, max(length * step, 1), step), spec.dtype)
 
 
-def channels_last(spec: TensorSpec) -> TensorSpec:
-    """Return a contiguous tensor with two or three spatial axes and the strides of channels last."""
-    # Engines are selected by the strides of axes of length 1 too.
-    return two_axes(spec._replace(strides=packed_strides(spec.shape, "nhwc")))
-
-
 def as_images(problem: Any) -> Any:
     """Return the problem with the axes of its images, at least two of them spatial, and channels last.
 
@@ -237,7 +231,9 @@ def as_images(problem: Any) -> Any:
         name: spec if len(spec.shape) > 2 else spec._replace(shape=(1, spec.size, *ones))
         for name, spec in specs.items()
     }
-    return problem._replace(**{name: channels_last(spec) for name, spec in images.items()})
+    # Engines are selected by the strides of axes of length 1 too.
+    last = {name: spec._replace(strides=packed_strides(spec.shape, "nhwc")) for name, spec in images.items()}
+    return problem._replace(**{name: two_axes(spec) for name, spec in last.items()})
 
 
 def geometry_of(problem: ConvProblem) -> dict[str, Any]:

@@ -55,7 +55,9 @@ def coalesced(problem: GraphProblem, *, index: bool = True) -> GraphProblem:
         last = min(last, rank - 1)
     axes = [_axes(value.spec, rank) for value in problem.values]
     if kinds <= {"pointwise", "pointwise_backward"}:
-        axes = _in_memory_order(axes)
+        largest = max(axes, key=lambda one: prod(n for n, _ in one))
+        order = sorted(range(rank), key=lambda place: -largest[place][1])  # that it has in memory
+        axes = [[one[place] for place in order] for one in axes]
     if rank > 2 or kinds & {"reduction", *_NORMS}:
         place = 0
         while place + 1 < last:
@@ -121,13 +123,6 @@ def _image(axes: Axes) -> Axes:
     first, *middle, last = axes
     reach = max(last[0] * last[1], 1)
     return [first, last, *middle, *[(1, reach)] * (2 - len(middle))]
-
-
-def _in_memory_order(axes: list[Axes]) -> list[Axes]:
-    """Return the axes of all tensors in the order that those of the largest tensor have in memory."""
-    largest = max(axes, key=lambda one: prod(n for n, _ in one))
-    order = sorted(range(len(largest)), key=lambda place: -largest[place][1])
-    return [[one[place] for place in order] for one in axes]
 
 
 def _with_axes(value: GraphValue, axes: Axes) -> GraphValue:
