@@ -39,7 +39,7 @@ from cudnn_ct.graph.candidates import engine_candidates, engine_plan
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.ops.attention.core import core_of
 from cudnn_ct.ops.attention.graph import named_graph
-from cudnn_ct.ops.graph.attention_problem import attention_of
+from cudnn_ct.ops.graph.attention import attention_of
 from cudnn_ct.ops.graph.lower import lowered
 
 RESULTS = Path(__file__).parent / "results" / "native_graphs.json"

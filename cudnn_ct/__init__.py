@@ -22,8 +22,8 @@ _PUBLIC = {
     "_raw": "raw",
     "array": "DeviceArray",
     "array_creation": "asarray empty full zeros",
+    "autotune.measurement": "Algorithms",
     "autotune.store": "export_algo_cache import_algo_cache",
-    "autotune.table": "Algorithms",
     "availability": "Availability available",
     "captures.function": "CapturedFunction capture",
     "context": "empty_cache synchronize use",
@@ -42,17 +42,14 @@ _PUBLIC = {
     "graph.exchange": "export_plans import_plans record_plans",
     "graph.recording": "RecordedPlans",
     "ops.activation": "activation activation_backward",
-    "ops.attention.attention": "attention attention_backward",
-    "ops.attention.padding": "clear_padding",
+    "ops.attention.attention": "attention attention_backward clear_padding",
     "ops.attention.scaled": "scaled_attention",
     "ops.b2b_causal_conv": "b2b_causal_conv1d b2b_causal_conv1d_backward",
     "ops.causal_conv": "causal_conv1d causal_conv1d_backward",
-    "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",
+    "ops.conv.algorithms": "ConvPlan conv_algorithms conv_bias_activation_plan conv_plan",
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",
-    "ops.conv.float8": "scaled_conv",
     "ops.conv.fused": "conv_bias_activation",
-    "ops.conv.plan": "ConvPlan",
-    "ops.conv.scaled": "conv_scale_bias_activation",
+    "ops.conv.scaled": "conv_scale_bias_activation scaled_conv",
     "ops.conv.training": (
         "batch_norm_finalize conv_backward_data_relu_batch_norm conv_backward_filter_scale_bias_relu "
         "conv_batch_norm_statistics"
@@ -67,8 +64,7 @@ _PUBLIC = {
     "ops.graph.tensors": "GraphTensor",
     "ops.lrn": "lrn lrn_backward",
     "ops.matmul.gradient": "matmul_backward",
-    "ops.matmul.matmul": "matmul",
-    "ops.matmul.scaled": "scaled_matmul",
+    "ops.matmul.matmul": "matmul scaled_matmul",
     "ops.norm.group_norm": "group_norm group_norm_backward",
     "ops.norm.instance_norm": "instance_norm instance_norm_backward",
     "ops.norm.layer_norm": (
@@ -80,7 +76,8 @@ _PUBLIC = {
     ),
     "ops.pooling": "pool pool_backward",
     "ops.reduce.reduce": "reduce reduce_with_indices",
-    "ops.rnn.rnn": "RNN RNNDataGradients RNNForward RNNReserve",
+    "ops.rnn.gradients": "RNNDataGradients RNNReserve",
+    "ops.rnn.rnn": "RNN RNNForward",
     "ops.softmax": "softmax softmax_backward",
     "ops.spatial.spatial": (
         "affine_grid affine_grid_backward grid_sample grid_sample_backward spatial_transformer "

@@ -16,7 +16,7 @@ from typing import Any, Self
 from ._algorithm_names import POLICIES
 from ._caches import BoundedDict
 from ._config import config
-from .autotune.agreement import comparable
+from .autotune.benchmark import comparable
 from .autotune.candidates import (
     TRANSIENT,
     CandidateSet,

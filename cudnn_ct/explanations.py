@@ -17,7 +17,7 @@ from .graph.offline import target_of
 from .graph.operations import Graph
 from .legal.rules import why_not_asked
 from .ops.conv.candidates import CONVOLUTIONS, with_even_padding
-from .ops.graph.attention_problem import attention_of
+from .ops.graph.attention import attention_of
 from .ops.graph.builder import GraphBuilder
 from .ops.graph.built import BuiltGraph
 from .ops.graph.lower import lowered

@@ -35,6 +35,12 @@ PACKAGE = "cudnn_ct"
 class Docstrings(griffe.Extension):  # type: ignore[misc] # mypy does not read griffe
     """Convert the docstring of each object that griffe finds."""
 
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Show the rows of a table of methods (``abs = _of_one(...)``) as methods."""
+        for name, member in list(cls.members.items()):
+            if member.is_attribute and str(member.value).startswith("_of_"):
+                cls.set_member(name, _method(pkgutil.resolve_name(f"{cls.path}.{name}")))
+
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of an object; remove the parameters that take wrong arguments."""
         for name in ("more", "unknown"):
@@ -42,6 +48,26 @@ class Docstrings(griffe.Extension):  # type: ignore[misc] # mypy does not read g
                 del obj.parameters[name]
         if obj.docstring:
             obj.docstring.value = markdown(_complete(obj), obj.path)
+
+
+def _method(function: Any) -> griffe.Function:
+    """Return a method that is made when its class is."""
+    signature = inspect.signature(function)
+    parameters = [
+        griffe.Parameter(
+            one.name,
+            annotation=None if one.name == "self" else str(one.annotation),
+            kind=griffe.ParameterKind(one.kind.description),
+            default=None if one.default is one.empty else str(one.default),
+        )
+        for one in signature.parameters.values()
+    ]
+    return griffe.Function(
+        function.__name__,
+        parameters=griffe.Parameters(*parameters),
+        returns=str(signature.return_annotation),
+        docstring=griffe.Docstring(function.__doc__),
+    )
 
 
 def _complete(obj: griffe.Object) -> str:

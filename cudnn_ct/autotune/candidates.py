@@ -25,8 +25,8 @@ from ..graph import recording
 from ..graph.plan_store import is_timing, plan_store, uses_plans
 from ..graph.stored import candidate_from_json, choice_entry, choice_key
 from ..plans.base import Candidate, Heuristic, Problem
-from .agreement import DifferentResultError
-from .online import Exploration
+from .benchmark import DifferentResultError
+from .measurement import Exploration
 from .request import AlgoRequest
 from .store import store
 

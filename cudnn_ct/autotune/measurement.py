@@ -1,19 +1,23 @@
-"""Times the candidates of a problem on the operands of a call, and compares their results."""
+"""Times the candidates of a problem on the operands of a call, all at once or one after each call."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from math import inf
 from typing import Any
 
+from .._config import config
 from ..context import Context
 from ..cuda.memory import memory_info
-from ..errors import AllocationError, CudnnError, NotSupportedError
+from ..errors import AllocationError, CudnnError, NotSupportedError, without_frames
 from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan, Problem
-from . import agreement, benchmark
+from . import benchmark
+from .benchmark import DifferentResultError
 
 LARGE_WORKSPACE = 2**28  # bytes: more than the L2 cache of any GPU, so that it goes through device memory
 FASTEST_MEMORY = 1e10  # bytes in a millisecond: 10 TB/s, more than the memory of any GPU takes
@@ -41,20 +45,20 @@ def benchmark_rows(
     and are compared: a candidate whose result differs is rejected. Without memory for them, candidates write
     to the results of the call, unless it has run: ``after`` it, the lack is raised.
     """
-    compared = len(rows) > 1 and agreement.comparable(problem)
-    scratch: agreement.ScratchResults | None = None
+    compared = len(rows) > 1 and benchmark.comparable(problem)
+    scratch: benchmark.ScratchResults | None = None
     if compared or beta:
         try:
-            scratch = agreement.ScratchResults(problem, pointers, context.stream)
+            scratch = benchmark.ScratchResults(problem, pointers, context.stream)
         except AllocationError:
             if beta or after:
                 raise  # without beta, results are not compared
     engines = [engine_of(row) for row in rows]
 
-    def measured(scratch: agreement.ScratchResults | None) -> list[benchmark.Time | None]:
+    def measured(scratch: benchmark.ScratchResults | None) -> list[benchmark.Time | None]:
         memory = pointers if scratch is None else scratch.pointers
         plans = [cache(partial(make, problem, row, context)) for row in rows]
-        runs = [_run(plan, context, memory, alpha, beta) for plan in plans]
+        runs = [lambda plan=plan: plan().run(context, memory, alpha, beta) for plan in plans]
 
         def admit(place: int, best: float) -> None:
             limit = inf if every else best
@@ -65,7 +69,7 @@ def benchmark_rows(
         if scratch is None or not compared:
             return times
         timed = {i: runs[i] for i, time in enumerate(times) if isinstance(time, float)}
-        errors = agreement.outliers(scratch, timed, [str(row) for row in rows], engines)
+        errors = benchmark.outliers(scratch, timed, [str(row) for row in rows], engines)
         return [errors.get(i, time) for i, time in enumerate(times)]
 
     try:
@@ -83,13 +87,6 @@ def benchmark_rows(
         for row, time in zip(rows, times, strict=True)
     ]
     return timed, [time for time in times if isinstance(time, CudnnError)]
-
-
-def _run(
-    plan: Callable[[], Plan], context: Context, pointers: Sequence[int], alpha: float, beta: float
-) -> Callable[[], None]:
-    """Return a function that runs a candidate, whose plan the first call of ``plan`` makes."""
-    return lambda: plan().run(context, pointers, alpha, beta)
 
 
 class NoRoomError(AllocationError):
@@ -128,3 +125,108 @@ def engine_of(row: Candidate) -> benchmark.EngineGroup:
     if row.backend == "cublaslt":  # variants of one library, which have one vote on results
         engine = row.backend
     return benchmark.EngineGroup("compiled" if row.compiled else row.backend, engine)
+
+
+# --- tables ------------------------------------------------------------------------------------------------
+
+
+class Algorithms(tuple[Candidate, ...]):
+    """The candidates of a problem: usable ones first, fastest first; printed as a table.
+
+    Returned by :func:`conv_algorithms` and :meth:`RNN.algorithms`, not constructed by users. Each row can be
+    passed as ``algo=`` to the operation that it was made for.
+    """
+
+    problem: Problem
+
+    def __new__(cls, problem: Problem, rows: list[Candidate]) -> Algorithms:
+        ordered = sorted(rows, key=lambda row: row.rank)
+        table = super().__new__(cls, (row._replace(problem=problem) for row in ordered))
+        table.problem = problem
+        return table
+
+    def __str__(self) -> str:
+        lines = [str(self.problem), f"{'us':>9}  {'workspace':>13}  algorithm"]
+        for row in self:
+            time = "" if row.time_ms is None else f"{row.time_ms * 1000:.1f}"
+            facts = f"{row.math}{'' if row.deterministic else ', not deterministic'}"
+            copies = "".join(f", {operand} copied to {layout}" for operand, layout in row.relayout)
+            why = f": {row.rejected.splitlines()[0]}" if row.rejected else ""
+            name = f"{row.backend} {row.algorithm} ({facts}{copies})"
+            lines.append(f"{time or '-':>9}  {row.workspace:>13,}  {name}{why}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        usable = sum(not row.rejected for row in self)
+        return f"<{usable} algorithms, and {len(self) - usable} rejected, for {self.problem}>"
+
+
+# --- between calls -----------------------------------------------------------------------------------------
+
+Timing = Callable[[Sequence[Candidate]], tuple[list[Candidate], list[CudnnError]]]
+"""Time candidates on the operands of a call; return them with their times, and their errors."""
+
+
+class Exploration:
+    """The candidates of a problem that calls have tried, shared by threads. The first call only runs.
+
+    Each candidate is timed next to the fastest one so far, whose result it must have. One with another result
+    is a witness until an engine confirms the fastest one: if a later one has its result, these two are right.
+    """
+
+    def __init__(self) -> None:
+        self.tried: list[Candidate] = []  # the fastest first
+        self.failures: list[CudnnError] = []
+        self.settled = config.online_seconds == 0
+        self.complete = False  # every candidate was tried
+        self._left: list[Candidate] | None = None
+        self._witness: Candidate | None = None
+        self._confirmed = False
+        self._began = False
+        self._spent = 0.0
+
+    @contextmanager
+    def turn(self, lock: Any) -> Iterator[bool]:
+        """Hold the locks of a benchmark if this call may try a candidate, and another thread tries none."""
+        first, self._began = not self._began, True
+        with ExitStack() as held:
+            mine = not (first or self.settled)
+            for one in (benchmarking, lock) if mine else ():  # in this order, as in a benchmark
+                mine = mine and one.acquire(blocking=False)
+                if mine:
+                    held.callback(one.release)
+            yield mine and not self.settled
+
+    def step(self, best: Candidate, find: Callable[[], Sequence[Candidate]], timed: Timing) -> None:
+        """Try the next candidate next to the fastest one so far. ``find`` returns the candidates."""
+        start = time.perf_counter()
+        try:
+            if self._left is None:
+                rows = [row for row in find() if not row.rejected and row.key != best.key]
+                self._left = large_workspaces_last(rows)
+            if self._left:
+                self._try(self._left.pop(0), best, timed)
+        except CudnnError as error:  # such as a lack of memory: the calls go on as they are
+            self.failures.append(without_frames(error))
+            self.settled = True
+            return
+        self._spent += time.perf_counter() - start
+        self.complete = not self._left
+        self.settled = self.complete or self._spent > config.online_seconds
+
+    def _try(self, new: Candidate, best: Candidate, timed: Timing) -> None:
+        witness = [self._witness] if self._witness else []
+        rows, failures = timed([best, *witness, new])
+        differing = {str(one) for one in failures if isinstance(one, DifferentResultError)}
+        if rows[0].rejected and rows[0].rejected not in differing:  # it has just run: memory is short
+            raise failures[0]
+        self.failures += failures
+        usable = [row for row in rows if not row.rejected and row.time_ms is not None]
+        self._confirmed |= len(set(map(engine_of, usable))) > 1
+        if self._confirmed:
+            self._witness = None
+        elif rows[-1].rejected in differing:
+            self._witness = new
+        fastest = min(usable, key=lambda row: row.rank, default=best)
+        known = {row.key: row for row in (*self.tried, *rows)}  # the last time of each
+        self.tried = sorted(known.values(), key=lambda row: (row.key != fastest.key, row.rank))

@@ -59,7 +59,11 @@ def request(
         config.dynamic_shapes if dynamic_shapes is None else as_bool(dynamic_shapes, "dynamic_shapes"),
     )
     if isinstance(algo, Candidate):
-        _check_row(algo, problem)
+        if algo.rejected:
+            raise ValueError(f"algo: {algo} was rejected: {algo.rejected}")
+        if None not in (algo.problem, problem) and of_any_call(algo.problem) != of_any_call(problem):
+            text = f"algo: {algo} was made for another problem: {algo.problem}; this is {problem}"
+            raise ValueError(text)
         return AlgoRequest(None, algo, *limits)
     name = algo if isinstance(algo, str) else getattr(algo, "name", None)
     if not isinstance(name, str):
@@ -70,10 +74,3 @@ def request(
     if name not in POLICIES:
         check_name(name)
     return AlgoRequest(name, None, *limits)
-
-
-def _check_row(row: Candidate, problem: Problem | None) -> None:
-    if row.rejected:
-        raise ValueError(f"algo: {row} was rejected: {row.rejected}")
-    if None not in (row.problem, problem) and of_any_call(row.problem) != of_any_call(problem):
-        raise ValueError(f"algo: {row} was made for another problem: {row.problem}; this is {problem}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from ..autotune.agreement import ScratchResults
+from ..autotune.benchmark import ScratchResults
 from ..context import Context
 from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES

@@ -18,7 +18,7 @@ import numpy as np
 
 from .._algorithm_names import is_engine
 from .._config import config
-from ..autotune.agreement import ScratchResults, comparable
+from ..autotune.benchmark import ScratchResults, comparable
 from ..context import Context
 from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES

@@ -36,8 +36,11 @@ def version(raises: bool = True) -> int:
             return -1
         text = f"We can't determine the cudnn version as it is not available: {error}"
         raise RuntimeError(text) from error
-    path = _header()
-    header = None if path is None else header_version(path)
+    include, base = config.dnn.include_path, config.dnn.base_path  # those next to the library agree with it
+    path = Path(include or Path(base or "", "include"), "cudnn_version.h")
+    if include and not path.is_file():
+        raise CudnnError(f"the flag dnn.include_path has no cudnn_version.h: got {include}")
+    header = header_version(path) if (include or base) and path.is_file() else None
     number = header and version_number(header)
     if number not in (None, found):
         raise VersionMismatchError(
@@ -128,12 +131,3 @@ def _judged(problem: str | None) -> bool:
     if problem is not None and config.dnn.enabled == "True":
         raise RuntimeError(f"You enabled cuDNN, but we aren't able to use it: {problem}")
     return problem is None
-
-
-def _header() -> Path | None:
-    """Return the header that the flags name; `_lib.version` compares the one next to the library."""
-    include, base = config.dnn.include_path, config.dnn.base_path
-    path = Path(include or Path(base or "", "include"), "cudnn_version.h")
-    if include and not path.is_file():
-        raise CudnnError(f"the flag dnn.include_path has no cudnn_version.h: got {include}")
-    return path if (include or base) and path.is_file() else None

@@ -17,6 +17,7 @@ from .._algorithm_names import checked_name
 from ..array import DeviceArray
 from ..array_creation import as_operand
 from ..dtypes import as_dtype
+from ..errors import warn_caller
 from ..ops._operands import stream_of
 from ..ops.tensor import transform
 from ..plans.base import Candidate
@@ -24,7 +25,7 @@ from ..shapes.conv import PADDINGS
 from ..shapes.norm import check_epsilon
 from ..shapes.parse import as_choice, as_float, as_int
 from ..shapes.specs import INT_MAX
-from ..typing import ArrayLike, Padding, PerAxis
+from ..typing import Algo, ArrayLike, Padding, PerAxis
 from .availability import check_context, checked_flag, run
 
 Sizes: TypeAlias = PerAxis | NDArray[np.integer[Any]]
@@ -175,3 +176,15 @@ def copied(array: ArrayLike, name: str) -> DeviceArray:
 def overwritten(target: ArrayLike, result: DeviceArray) -> DeviceArray:
     """Copy a result to an operand, for operations that cuDNN does not compute in place."""
     return run(transform, result, out=target)
+
+
+def algorithm(algo: Algo | None, workmem: str | None) -> Algo | None:
+    """Return the algorithm, which may be given as the deprecated ``workmem``."""
+    if workmem is None:
+        return algo
+    warn_caller(f"workmem is deprecated; write algo={workmem!r}", DeprecationWarning)
+    if algo is not None:
+        raise ValueError(
+            f"workmem and algo are the same argument: got {workmem!r} and {algo!r}; pass algo alone"
+        )
+    return workmem

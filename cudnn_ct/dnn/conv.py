@@ -1,22 +1,253 @@
-"""Convolution and its gradients as functions."""
+"""Convolution and its gradients: operations that are created once and called with arrays, and functions."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field, replace
 from numbers import Integral
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args
 
 from .._config import config
 from ..array import DeviceArray
 from ..errors import warn_caller
+from ..ops.conv.conv import conv, conv_backward_data, conv_backward_filter
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice
-from ..typing import Algo, ArrayLike, Precision
-from .checks import Border, DirectionHint, Sizes, TheanoConvMode, on_device
-from .conv_ops import GpuDnnConvDesc, algorithm, compute
+from ..shapes.specs import check_shape
+from ..typing import Algo, ArrayLike, ConvMode, Precision
+from .availability import run
+from .checks import (
+    Border,
+    Checked,
+    DirectionHint,
+    Sizes,
+    TheanoConvMode,
+    algorithm,
+    check_arguments,
+    copied,
+    integers,
+    on_device,
+)
 
-HINTS: tuple[DirectionHint, ...] = ("bprop weights", "bprop inputs", "forward", "forward!")
+# Theano's names of the modes, and ours.
+MODES: dict[TheanoConvMode, ConvMode] = {"conv": "convolution", "cross": "cross_correlation"}
+
+
+class Direction(NamedTuple):
+    """One direction: the operation, Theano's names of its operands in our order, and the algorithm's flag."""
+
+    operation: Callable[..., DeviceArray]
+    names: tuple[str, str]
+    flag: str
+
+
+DIRECTIONS = {
+    "forward": Direction(conv, ("img", "kerns"), "algo_fwd"),
+    "backward_filter": Direction(conv_backward_filter, ("topgrad", "img"), "algo_bwd_filter"),
+    "backward_data": Direction(conv_backward_data, ("topgrad", "kerns"), "algo_bwd_data"),
+}
+
+
+@dataclass(eq=False)
+class GpuDnnConvDesc(Checked):
+    """Geometry, mode, precision and groups of a convolution. See :func:`cudnn_ct.conv`."""
+
+    border_mode: Border
+    subsample: Sizes = (1, 1)
+    dilation: Sizes = (1, 1)
+    conv_mode: TheanoConvMode = "conv"
+    precision: Precision = "float32"
+    num_groups: int = 1
+
+    def __call__(self, kern_shape: Sizes | None = None) -> GpuDnnConvDesc:  # noqa: ARG002 - as in Theano
+        """Return the descriptor itself: the shape of the filters is not needed."""
+        return self
+
+
+class _Operation:
+    """The algorithm, ``inplace`` and the number of groups of an operation."""
+
+    direction: ClassVar[str]
+    algo: Algo | None
+    inplace: bool
+    num_groups: int
+
+    def __post_init__(self, workmem: str | None) -> None:
+        self.algo = algorithm(self.algo, workmem)
+        check_arguments(self)
+        self.algo = default_algorithm(self.direction) if self.algo is None else self.algo
+
+    def _run(
+        self,
+        first: ArrayLike,
+        second: ArrayLike,
+        output: ArrayLike | Sizes | None,
+        desc: GpuDnnConvDesc,
+        alpha: float | None,
+        beta: float | None,
+    ) -> DeviceArray:
+        """Return ``alpha * result + beta * output``; ``output`` may be a shape, or None forward."""
+        if not isinstance(desc, GpuDnnConvDesc):
+            raise TypeError(f"desc is not a GpuDnnConvDesc: got {type(desc).__name__}")
+        alpha, beta = 1 if alpha is None else alpha, 0 if beta is None else beta
+        shape, out = integers(output), None
+        if not (shape is None or isinstance(shape, tuple | list)):  # it is an array
+            if self.inplace or beta:
+                out = shape if self.inplace else copied(shape, "output")
+            shape = on_device(shape, "output").shape
+        groups = self.num_groups
+        if groups != desc.num_groups and 1 not in (groups, desc.num_groups):
+            raise ValueError(f"num_groups does not match desc: got {groups}, expected 1 or {desc.num_groups}")
+        groups = desc.num_groups if groups == 1 else groups
+        scaled = {"alpha": alpha, "beta": beta, "out": out}
+        return compute(self.direction, first, second, shape, desc, self.algo, groups, **scaled)
+
+
+@dataclass(eq=False)
+class GpuDnnConv(_Operation):
+    """Convolution. See :func:`cudnn_ct.conv`."""
+
+    direction = "forward"
+
+    algo: Algo | None = None
+    inplace: bool = False
+    num_groups: int = 1
+    workmem: InitVar[str | None] = field(default=None, kw_only=True)
+
+    def __call__(
+        self,
+        img: ArrayLike,
+        kern: ArrayLike,
+        output: ArrayLike | Sizes | None,
+        desc: GpuDnnConvDesc,
+        alpha: float | None = None,
+        beta: float | None = None,
+    ) -> DeviceArray:
+        """Return ``alpha * conv(img, kern) + beta * output``."""
+        return self._run(img, kern, output, desc, alpha, beta)
+
+    @staticmethod
+    def get_out_shape(
+        ishape: Sizes, kshape: Sizes, border_mode: Border, subsample: Sizes, dilation: Sizes = 1
+    ) -> tuple[int, ...]:
+        """Return the shape of a convolution. See :func:`cudnn_ct.conv_output_shape`."""
+        images, filters = check_shape(integers(ishape), "ishape"), check_shape(integers(kshape), "kshape")
+        if len(images) == len(filters) > 1:  # the shapes do not have the number of groups
+            images = (images[0], filters[1], *images[2:])
+        padding, stride, dilation = map(integers, (border_mode, subsample, dilation))
+        return conv_output_shape(images, filters, padding=padding, stride=stride, dilation=dilation)
+
+
+class GpuDnnConv3d(GpuDnnConv):
+    """Convolution of volumes, with the parameters in the older order. See :func:`cudnn_ct.conv`."""
+
+    def __init__(self, workmem: str | None = None, inplace: bool = False, algo: Algo | None = None) -> None:
+        super().__init__(algo, inplace, workmem=workmem)
+
+
+@dataclass(eq=False)
+class _Gradient(_Operation):
+    inplace: bool = False
+    algo: Algo | None = None
+    num_groups: int = 1
+    workmem: InitVar[str | None] = field(default=None, kw_only=True)
+
+
+class GpuDnnConvGradW(_Gradient):
+    """Gradient of a convolution with respect to the filters. See :func:`cudnn_ct.conv_backward_filter`."""
+
+    direction = "backward_filter"
+
+    def __call__(
+        self,
+        img: ArrayLike,
+        topgrad: ArrayLike,
+        output: ArrayLike | Sizes,
+        desc: GpuDnnConvDesc,
+        alpha: float | None = None,
+        beta: float | None = None,
+    ) -> DeviceArray:
+        """Return ``alpha * gradient + beta * output``."""
+        return self._run(topgrad, img, output, desc, alpha, beta)
+
+
+class GpuDnnConvGradI(_Gradient):
+    """Gradient of a convolution with respect to the images. See :func:`cudnn_ct.conv_backward_data`."""
+
+    direction = "backward_data"
+
+    def __call__(
+        self,
+        kern: ArrayLike,
+        topgrad: ArrayLike,
+        output: ArrayLike | Sizes,
+        desc: GpuDnnConvDesc,
+        alpha: float | None = None,
+        beta: float | None = None,
+    ) -> DeviceArray:
+        """Return ``alpha * gradient + beta * output``."""
+        return self._run(topgrad, kern, output, desc, alpha, beta)
+
+
+class _Gradient3d(_Gradient):
+    def __init__(self, inplace: bool = False, workmem: str | None = None, algo: Algo | None = None) -> None:
+        super().__init__(inplace, algo, workmem=workmem)
+
+
+class GpuDnnConv3dGradW(_Gradient3d, GpuDnnConvGradW):
+    """``GpuDnnConvGradW`` of volumes, in the older order. See :func:`cudnn_ct.conv_backward_filter`."""
+
+
+class GpuDnnConv3dGradI(_Gradient3d, GpuDnnConvGradI):
+    """``GpuDnnConvGradI`` of volumes, in the older order. See :func:`cudnn_ct.conv_backward_data`."""
+
+
+def compute(
+    direction: str,
+    first: ArrayLike,
+    second: ArrayLike,
+    shape: Sizes | None,
+    desc: GpuDnnConvDesc,
+    algo: Algo | None,
+    groups: int | None = None,
+    **scaled: Any,
+) -> DeviceArray:
+    """Call the function of the package for a direction; ``shape`` is that of the result."""
+    row = DIRECTIONS[direction]
+    first, second = on_device(first, row.names[0]), on_device(second, row.names[1])
+    dtype, gradient = first.spec.dtype, direction != "forward"
+    if "float" not in dtype:
+        raise TypeError(f"cuDNN convolution only works on real numbers, not {dtype}")
+    if gradient and (desc.precision == "float16" or (desc.precision, dtype) == ("as_input", "float16")):
+        raise TypeError(
+            "Float16 precision is disabled for cuDNN backward convolutions due to computation errors."
+        )
+    geometry: dict[str, Any] = {
+        "padding": desc.border_mode,
+        "stride": desc.subsample,
+        "dilation": desc.dilation,
+        "groups": desc.num_groups if groups is None else groups,
+        "mode": MODES[desc.conv_mode],
+    }
+    shape = integers(shape)
+    if not gradient and shape is not None:
+        expected = conv_output_shape(first.shape, second.shape, **geometry)
+        if tuple(shape) != expected:  # type: ignore[arg-type]  # an int is not a shape, and raises TypeError
+            raise ValueError(f"impossible convolution output dim: expected {expected} but received {shape}")
+    shapes = (shape,) if gradient else ()
+    algo = default_algorithm(direction) if algo is None else algo
+    settings = {"algo": algo, "precision": desc.precision, **scaled}
+    return run(row.operation, first, second, *shapes, **geometry, **settings)
+
+
+def default_algorithm(direction: str) -> Algo:
+    """Return the flag for the algorithm of a direction."""
+    algo: Algo = getattr(config.dnn.conv, DIRECTIONS[direction].flag)
+    return algo
+
+
+# --- functions ---------------------------------------------------------------------------------------------
 
 F = TypeVar("F")
 
@@ -124,7 +355,7 @@ def _convolve(
     cuDNN cannot make: it is used in mode "cross" only.
     """
     if hint is not None:
-        hint = as_choice(hint, HINTS, "direction_hint")
+        hint = as_choice(hint, get_args(DirectionHint), "direction_hint")
     border = desc.border_mode if isinstance(desc.border_mode, str) else None
     plain = desc.num_groups == 1 and _all_ones(desc.subsample) and algo is None
     undilated = plain and border == "valid" and _all_ones(desc.dilation)

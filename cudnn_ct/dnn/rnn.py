@@ -8,8 +8,8 @@ from typing import Any
 from .._caches import BoundedDict
 from ..array import DeviceArray
 from ..ops.rnn.gradients import RNNReserve
+from ..ops.rnn.network import as_index
 from ..ops.rnn.rnn import RNN
-from ..ops.rnn.weights import as_index
 from ..shapes.parse import as_int
 from ..shapes.specs import check_shape
 from ..typing import ArrayLike, DTypeLike, RNNDirection, RNNMode

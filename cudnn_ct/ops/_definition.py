@@ -10,7 +10,7 @@ from ..graph.operations import Graph
 from ..plans.base import tensors_of
 from ..shapes.fused import Float8Conv
 from ..shapes.matmul import MatmulProblem
-from .graph.arithmetic import ActivationMethods, ArithmeticMethods
+from .graph.arithmetic import PointwiseMethods
 from .graph.native import native_graph
 from .graph.products import NormMethods, ProductMethods
 from .graph.tensors import GraphTensor, Operand, TensorState
@@ -25,7 +25,7 @@ def defines(graph_of: Callable[[P], Graph]) -> Callable[[P], Graph]:
     return wraps(graph_of)(lambda problem: cached(problem, repr(problem)))
 
 
-class Definition(ArithmeticMethods, ActivationMethods, ProductMethods, NormMethods):
+class Definition(PointwiseMethods, ProductMethods, NormMethods):
     """The graph of a problem while it is defined; ``given`` has the operands as inputs, by name."""
 
     def __init__(self, problem: Any, compute: str = "float32") -> None:

@@ -1,9 +1,4 @@
-"""Formulas on contiguous tensors as chains of graphs, for a cuDNN that has no legacy calls.
-
-Such a cuDNN has engines for two kinds of graphs on a matrix: elementwise nodes, and a reduction of rows or
-columns with elementwise nodes before it. Both repeat vectors of the other axis, if these are in memory. A
-formula is divided into such graphs.
-"""
+"""Graphs in place of legacy calls: conversions, elementwise operations, and formulas as chains of graphs."""
 
 from __future__ import annotations
 
@@ -12,19 +7,102 @@ from itertools import count
 from math import gcd
 from typing import Any, NamedTuple
 
+from .._config import config
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
+from ..graph import first
+from ..graph.offline import target_of
 from ..graph.operations import Graph, Node, Tensor, node
+from ..graph.pixels import in_pixels
+from ..graph.plan import GraphPlan
+from ..legal.rules import rules_of_subjects
+from ..legal.subjects import subjects_of_native
 from ..plans.axes import coalesce, is_contiguous
 from ..plans.base import Plan
-from ..plans.elementwise import duplicate_plan
+from ..plans.elementwise import copy_plan, duplicate_plan
 from ..plans.program import Program, Step, chained
 from ..plans.tiling import MAX_CALLS, sliced
-from ..shapes.specs import ALIGNMENT, TensorSpec, packed_strides
-from ._first_plan import first_plan
+from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec, equivalent_strides, packed_strides
 
 DTYPES_OF_ENGINES = ("float16", "bfloat16", "float32")  # no engine computes float64
+
+
+def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
+    """Return a plan of the first engine that no fact rejects; ``order`` has places in the heuristics."""
+    rules = rules_of_subjects(tuple(subjects_of_native(graph)), target_of(context))
+    return first.first_plan(graph, context, order, rules)
+
+
+# --- conversions of tensors by graphs of one node, for dtypes that ``cudnnOpTensor`` does not convert ------
+
+
+def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "identity") -> Program:
+    """Return a plan that converts contiguous copies: graphs do not scale, and need one memory order.
+
+    ``mode`` is the elementwise operation on the way.
+    Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
+    """
+    packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
+    # No engine supports a single element: it is converted together with the unused one behind it.
+    copies = [
+        spec if spec.size != 1 else TensorSpec.packed((2,), spec.dtype) for spec in (packed_x, packed_y)
+    ]
+    convert = in_pixels(lambda a, b: first_plan(conversion_graph(a, b, mode), context), *copies)
+    steps = [
+        Step(copy_plan(x, packed_x), (0, 2)),
+        Step(convert, (2, 3)),
+        Step(copy_plan(packed_y, y), (3, 1)),
+    ]
+    narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
+    return chained(copies, steps, scaled=0 if narrower else 2)
+
+
+def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Graph:
+    """Make the graph of an operation that converts x to the dtype of y; both are images of pixels."""
+    return elementwise_graph(mode, x, y, compute="float64" if "float64" in (x.dtype, y.dtype) else "float32")
+
+
+# --- elementwise graphs on contiguous operands, for a cuDNN that has no legacy calls -----------------------
+
+# The attributes of a node that hold its operands, the result last, by their number.
+NAMES = {2: ("xdesc", "ydesc"), 3: ("xdesc", "bdesc", "ydesc")}
+
+
+def in_one_order(*specs: TensorSpec) -> bool:
+    """Return whether tensors have one shape, are contiguous, and have their elements in the same order."""
+    first = specs[0]
+    return bool(first.layouts) and all(
+        one.shape == first.shape and equivalent_strides(first.shape, one.strides, first.strides)
+        for one in specs
+    )
+
+
+def elementwise_plan(mode: str, specs: tuple[TensorSpec, ...], context: Context) -> Plan | None:
+    """Return a plan of a pointwise node of one or two operands and the result.
+
+    None for operands that are not ``in_one_order``, for other dtypes, and for a single element, which no
+    engine supports. The engine is compiled when the plan is made.
+    """
+    if not in_one_order(*specs) or not config.allow_runtime_compilation:
+        return None
+    if not 2 <= specs[0].size <= INT_MAX or not {spec.dtype for spec in specs} <= set(DTYPES_OF_ENGINES):
+        return None
+    return in_pixels(lambda *pixels: first_plan(elementwise_graph(mode, *pixels), context), *specs)
+
+
+def elementwise_graph(mode: str, *specs: TensorSpec, compute: str = "float32") -> Graph:
+    """Return the graph of a pointwise node of one or two operands and the result."""
+    tensors = tuple(Tensor(uid, spec) for uid, spec in enumerate(specs, 1))
+    operands = dict(zip(NAMES[len(specs)], tensors, strict=True))
+    return Graph((node("pointwise", mode=mode, math_prec=compute, **operands),), tensors)
+
+
+# --- formulas ----------------------------------------------------------------------------------------------
+# A cuDNN without legacy calls has engines for two kinds of graphs on a matrix: elementwise nodes, and a
+# reduction of rows or columns with elementwise nodes before it. Both repeat vectors of the other axis, if
+# these are in memory. A formula on contiguous tensors is divided into such graphs.
+
 LONGEST = 8 * 65_535  # elements of a row: blocks take 8, and a grid has no more blocks along that axis
 PIXEL = 4096  # elements of a row of an array that is reduced to one element
 ONE = (1, 1, 1, 1)
@@ -82,6 +160,10 @@ def matrix_of(whole: Sequence[TensorSpec], vectors: Sequence[TensorSpec]) -> Mat
     return found if found and found.columns <= LONGEST and found.number <= MAX_CALLS else None
 
 
+def _operator(mode: str) -> Callable[[Term, Term | float], Term]:
+    return lambda one, other: Term(mode, one, other)
+
+
 class Term:
     """A tensor of a formula: in memory (``mode`` is empty), or the result of a node; float32 if computed."""
 
@@ -95,17 +177,8 @@ class Term:
         terms = [one for one in operands if isinstance(one, Term)]
         self.vector: bool = vector or self.reduces or (bool(terms) and all(one.vector for one in terms))
 
-    def __add__(self, other: Term | float) -> Term:
-        return Term("add", self, other)
-
-    def __sub__(self, other: Term | float) -> Term:
-        return Term("sub", self, other)
-
-    def __mul__(self, other: Term | float) -> Term:
-        return Term("mul", self, other)
-
-    def __truediv__(self, other: Term | float) -> Term:
-        return Term("div", self, other)
+    __add__, __sub__ = _operator("add"), _operator("sub")
+    __mul__, __truediv__ = _operator("mul"), _operator("div")
 
 
 def pointwise(mode: str, *operands: Term | float, **parameters: Any) -> Term:
@@ -195,70 +268,45 @@ class Formulas:
 
     def _step(self, term: Term, place: int, dtype: str) -> Step:
         """Return the step of one graph, after those of the vectors that it repeats."""
-        matrix = self._matrix
-        if term.vector and not term.reduces:
-            matrix = Matrix(1, max(matrix.length, 2), "columns")
-        draft = _Draft(self._in_memory, matrix, reduced=term.reduces)
-        graph = draft.graph(term, dtype)
-        plan = first_plan(graph, self._context)
-        return Step(plan, (*(self._places[one] for one in draft.read), place))
+        reduced, of_vectors = term.reduces, term.vector and not term.reduces
+        matrix = Matrix(1, max(self._matrix.length, 2), "columns") if of_vectors else self._matrix
+        nodes, tensors, uids = list[Node](), dict[Term, Tensor](), count(1)
+        read: list[Term] = []  # operands in memory, in the order of their pointers
 
-    def _in_memory(self, term: Term, of_vectors: bool) -> Term:
-        """Return an operand of a node; vectors that matrices are computed with are stored first."""
-        if term.mode and (term.reduces or (term.vector and not of_vectors)):
-            term.stored = term.stored or self.kept(term, "float32")
-            return term.stored
-        return term
+        def tensor(term: Term, dtype: str, virtual: bool = False) -> Tensor:
+            spec = matrix.spec(dtype, vector=term.vector and not of_vectors, reduced=reduced)
+            return Tensor(next(uids), spec, virtual=virtual)
 
-
-class _Draft:
-    """One graph: ``read`` are its operands in memory, in the order of their pointers."""
-
-    def __init__(self, stored: Callable[[Term, bool], Term], matrix: Matrix, *, reduced: bool) -> None:
-        self._stored, self._matrix, self._reduced = stored, matrix, reduced
-        self.read: list[Term] = []
-        self._tensors: dict[Term, Tensor] = {}
-        self._nodes: list[Node] = []
-        self._uids = count(1)
-        self._of_vectors = False
-
-    def graph(self, term: Term, dtype: str) -> Graph:
-        """Return the graph that computes a term into memory."""
-        self._of_vectors = term.vector and not term.reduces
-        result = self._result(term, dtype)
-        return Graph(tuple(self._nodes), (*(self._tensors[one] for one in self.read), result))
-
-    def _result(self, term: Term, dtype: str, *, virtual: bool = False) -> Tensor:
-        operands = [self._operand(one) for one in term.operands]
-        vector = term.vector and not self._of_vectors
-        spec = self._matrix.spec(dtype, vector=vector, reduced=self._reduced)
-        y = Tensor(next(self._uids), spec, virtual=virtual)
-        if term.reduces:
-            op = {"sum": "add"}.get(term.mode, term.mode)
-            self._nodes.append(
-                node("reduction", operator=op, comp_type="float32", xdesc=operands[0], ydesc=y)
-            )
+        def result(term: Term, dtype: str, virtual: bool = False) -> Tensor:
+            operands = [operand(one) for one in term.operands]
+            y = tensor(term, dtype, virtual)
+            if term.reduces:
+                op = {"sum": "add"}.get(term.mode, term.mode)
+                nodes.append(node("reduction", operator=op, comp_type="float32", xdesc=operands[0], ydesc=y))
+                return y
+            names = ("xdesc", "dydesc") if term.mode.endswith("_bwd") else ("xdesc", "bdesc")
+            given: dict[str, Any] = dict(zip(names, operands, strict=False))
+            given["dxdesc" if "dydesc" in given else "ydesc"] = y
+            nodes.append(node("pointwise", mode=term.mode, math_prec="float32", **given, **term.parameters))
             return y
-        names = ("xdesc", "dydesc") if term.mode.endswith("_bwd") else ("xdesc", "bdesc")
-        given: dict[str, Any] = dict(zip(names, operands, strict=False))
-        given["dxdesc" if "dydesc" in given else "ydesc"] = y
-        self._nodes.append(node("pointwise", mode=term.mode, math_prec="float32", **given, **term.parameters))
-        return y
 
-    def _operand(self, given: Term | float) -> Tensor:
-        if not isinstance(given, Term):
-            spec = TensorSpec.packed(ONE if self._reduced else ONE[1:], "float32")
-            return Tensor(next(self._uids), spec, value=given)
-        term = self._stored(given, self._of_vectors)
-        if term not in self._tensors:
-            if term.mode:
-                self._tensors[term] = self._result(term, "float32", virtual=True)
-            else:
-                vector = term.vector and not self._of_vectors
-                spec = self._matrix.spec(term.dtype, vector=vector, reduced=self._reduced)
-                self._tensors[term] = Tensor(next(self._uids), spec)
-                self.read.append(term)
-        return self._tensors[term]
+        def operand(given: Term | float) -> Tensor:
+            if not isinstance(given, Term):
+                spec = TensorSpec.packed(ONE if reduced else ONE[1:], "float32")
+                return Tensor(next(uids), spec, value=given)
+            if given.mode and (given.reduces or (given.vector and not of_vectors)):
+                # Vectors that matrices are computed with are stored first.
+                given.stored = given.stored or self.kept(given, "float32")
+                given = given.stored
+            if given not in tensors:
+                read.extend([] if given.mode else [given])
+                made = result(given, "float32", virtual=True) if given.mode else tensor(given, given.dtype)
+                tensors[given] = made
+            return tensors[given]
+
+        y = result(term, dtype)
+        graph = Graph(tuple(nodes), (*(tensors[one] for one in read), y))
+        return Step(first_plan(graph, self._context), (*(self._places[one] for one in read), place))
 
 
 def in_slices(matrix: Matrix, plan: Program, dtypes: Sequence[tuple[str, bool]]) -> Plan:

@@ -1,38 +1,35 @@
-"""Candidates for problems that are one graph: its engines, in the order of cuDNN's heuristics."""
+"""Engines: the arguments that select one, candidates of problems that are one graph or other problems."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
-from .._algorithm_names import is_engine
+from .. import algo_cache
+from .._algorithm_names import POLICIES, SYNONYMS, is_engine
+from .._config import config
 from ..algo_cache import CandidateSource
-from ..autotune.request import AlgoRequest
+from ..autotune.request import AlgoRequest, request
 from ..certify.nodewise import NODE_BY_NODE, nodewise_plan
 from ..context import Context
 from ..errors import NotSupportedError
 from ..facts import Target
-from ..graph.candidates import (
-    NO_ENGINE,
-    engine_by_name,
-    engine_candidates,
-    engine_of_other_sizes,
-    engine_plan,
-    first_dynamic_engine,
-    no_engine,
-)
+from ..graph import candidates
 from ..graph.engines import HEURISTICS, heuristic_modes
 from ..graph.offline import ShapesOnly, compute_capability, target_of
 from ..graph.operations import Graph, why_static
 from ..graph.rules import EngineRules
 from ..legal.rules import engine_rules, warn
-from ..plans.base import Candidate, Heuristic, Plan, tensors_of
+from ..plans.base import DYNAMIC_SHAPES, Candidate, Heuristic, Plan, Problem, SelectedPlan, tensors_of
 from ..plans.workspace import room_of
 from ..plans.wrappers import on_operands_of
+from ..shapes.checks import Outs, Specs
+from ._operation import Select
 
-FIRST_MODE = "first"  # stands for the first heuristic mode that may be queried
-ENOUGH = 4  # with this many candidates, engines of the fallback mode are not timed
+P = TypeVar("P")
+
+# --- arguments that select an engine ------------------------------------------------------------------------
 
 
 def check_engine_name(name: str) -> None:
@@ -42,6 +39,82 @@ def check_engine_name(name: str) -> None:
             f"algo is unknown: got {name!r}, expected 'heuristic', 'autotune', 'online' or the name of an "
             "engine, such as 'engine 4'"
         )
+
+
+class AlgoArguments(NamedTuple):
+    """Arguments of a call that select an engine, as the caller wrote them; None stands for a setting."""
+
+    algo: Any
+    deterministic: Any
+    workspace_limit: Any
+
+    def request(
+        self,
+        problem: Problem,
+        strict: Any = False,
+        dynamic_shapes: Any = None,
+        check_name: Callable[[str], object] = check_engine_name,
+    ) -> AlgoRequest:
+        """Return the request for an algorithm of a problem; ``check_name`` rejects other names."""
+        given = (config.deterministic, config.workspace_limit)
+        deterministic, limit = (
+            setting if argument is None else argument
+            for argument, setting in zip(self[1:], given, strict=True)
+        )
+        return request(self._algo, deterministic, limit, strict, problem, check_name, dynamic_shapes)
+
+    @property
+    def _algo(self) -> Any:
+        """The argument, or the policy of the settings; they may name an algorithm of convolutions instead."""
+        if self.algo is not None:
+            return self.algo
+        policy = SYNONYMS.get(str(config.algo), config.algo)
+        return policy if policy in POLICIES else "heuristic"
+
+
+def select_engine(
+    problem: Any,
+    params: tuple[Any, ...],
+    source: CandidateSource,
+    empty: Plan | None = None,
+    *,
+    replaced: bool = False,
+    check_name: Callable[[str], object] = check_engine_name,
+) -> Select:
+    """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`.
+
+    ``empty`` is the plan of a problem that needs no engine. With ``replaced``, other implementations replace
+    engines that this cuDNN lacks. ``check_name`` rejects names of other algorithms.
+    """
+    wanted = AlgoArguments(*params[-3:]).request(problem, check_name=check_name)
+    if empty is not None:
+        return lambda _: SelectedPlan(empty)
+
+    def selected(ctx: Any) -> SelectedPlan:
+        if replaced and wanted.timed and ctx.library.lacks("engines_precompiled"):
+            # Raises where no engine is left. Timing would find that in the first run, which is too late.
+            algo_cache.select(problem, source, ctx, wanted._replace(algo="heuristic"))
+        return algo_cache.select(problem, source, ctx, wanted)
+
+    return selected
+
+
+def without_factors(problem: Callable[..., P]) -> Callable[..., P]:
+    """Return the ``problem`` of an operation without alpha and beta, from a function of its own parameters.
+
+    The last parameters of a call are :class:`AlgoArguments`, which do not belong to the problem.
+    """
+
+    def of_call(specs: Specs, outs: Outs, *params: Any, scaled: str, aligned: bool) -> P:  # noqa: ARG001
+        return problem(specs, tuple(outs), *params[:-3], aligned=aligned)
+
+    return of_call
+
+
+# --- problems that are one graph ---------------------------------------------------------------------------
+
+FIRST_MODE = "first"  # stands for the first heuristic mode that may be queried
+ENOUGH = 4  # with this many candidates, engines of the fallback mode are not timed
 
 
 class GraphSource(CandidateSource):
@@ -153,7 +226,7 @@ class GraphSource(CandidateSource):
         if candidate.algorithm == NODE_BY_NODE:
             made = nodewise_plan(graph, len(problem.results), context)
         else:
-            made = engine_plan(graph, rules, candidate, context, problem)
+            made = candidates.engine_plan(graph, rules, candidate, context, problem)
         return on_operands_of(made, problem, problem, align=not problem.aligned)
 
     def _rules(self, problem: Any, context: Any) -> EngineRules:
@@ -167,30 +240,140 @@ class GraphSource(CandidateSource):
         mode = modes[0] if mode == FIRST_MODE else mode
         if mode not in modes:
             return []
-        rows = engine_candidates(graph, rules, context, [mode], most, first)
-        if rows[0].algorithm == NO_ENGINE and not rules.refusal(compute_capability(context)):
-            rows = [no_engine(rows[0].rejected, f"engines of heuristics {mode}")]
+        rows = candidates.engine_candidates(graph, rules, context, [mode], most, first)
+        if rows[0].algorithm == candidates.NO_ENGINE and not rules.refusal(compute_capability(context)):
+            rows = [candidates.no_engine(rows[0].rejected, f"engines of heuristics {mode}")]
         return self._with_copies(problem, rows)
 
     def _named(self, problem: Any, name: str, context: Context) -> list[Candidate]:
         graph, rules = self.graph_of(problem), self._rules(problem, context)
         if self.dynamic and not why_static(graph):
-            row = engine_by_name(graph._replace(dynamic=True), rules, name, context)
+            row = candidates.engine_by_name(graph._replace(dynamic=True), rules, name, context)
             if not row.rejected:
                 return self._with_copies(problem, [row])
-        return self._with_copies(problem, [engine_by_name(graph, rules, name, context)])
+        return self._with_copies(problem, [candidates.engine_by_name(graph, rules, name, context)])
 
     def _of_other_sizes(self, problem: Any, context: Context) -> list[Candidate]:
-        row = engine_of_other_sizes(self.graph_of(problem), self._rules(problem, context), context)
+        row = candidates.engine_of_other_sizes(self.graph_of(problem), self._rules(problem, context), context)
         return [] if row is None else self._with_copies(problem, [row])
 
     def _first_dynamic(self, problem: Any, context: Context) -> list[Candidate]:
         graph = self.graph_of(problem)
         modes = heuristic_modes(graph, context)[:-1]  # engines of the fallback mode are slow
-        row = first_dynamic_engine(graph, self._rules(problem, context), context, modes)
+        row = candidates.first_dynamic_engine(graph, self._rules(problem, context), context, modes)
         return self._with_copies(problem, [row])
 
     def _with_copies(self, problem: Any, rows: list[Candidate]) -> list[Candidate]:
         """Add the workspace for aligned copies, if operands may need copies."""
         room = 0 if problem.aligned else room_of(tensors_of(problem).values())
         return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
+
+
+# --- problems that are computed as other problems ----------------------------------------------------------
+
+_COMPILED = ("runtime_compilation",)
+
+
+class ReducedSource(CandidateSource):
+    """The candidates of another source for the problem that ``core_of`` returns.
+
+    ``adapted`` returns a candidate of the core as one of the problem, with the workspace of what a plan adds.
+    ``planned`` makes the plan of a candidate for the problem, from the inner source. ``also`` returns names
+    of further engines to time: the heuristics return few of the settings that an engine has. All of them are
+    compiled at run time and deterministic.
+    """
+
+    def __init__(
+        self,
+        inner: CandidateSource,
+        core_of: Callable[[Any], Any],
+        planned: Callable[[CandidateSource, Any, Candidate, Context], Plan],
+        adapted: Callable[[Candidate, Any], Candidate] = lambda row, _: row,
+        also: Callable[[Any], Sequence[str]] = lambda _: (),
+        *,
+        comparable: bool | None = None,
+    ) -> None:
+        self.inner, self.core_of = inner, core_of
+        self._planned, self._adapted, self._also = planned, adapted, also
+        self.comparable = inner.comparable if comparable is None else comparable
+
+    def graph_of(self, problem: Any) -> Graph | None:
+        """Return the graph of the core; None if its engines have none."""
+        return self.inner.graph_of(self.core_of(problem))
+
+    def with_dynamic_shapes(self) -> Self:
+        """Return the source that plans dynamic graphs where it can."""
+        inner = self.inner.with_dynamic_shapes()
+        return self if inner is self.inner else self.around(inner)
+
+    def around(self, inner: CandidateSource) -> Self:
+        """Return the same source around another inner one."""
+        return type(self)(
+            inner, self.core_of, self._planned, self._adapted, self._also, comparable=self.comparable
+        )
+
+    def only_graphs(self, problem: Any, context: Any) -> bool:
+        """Return whether all candidates are engines of the graph of the core, and a plan adds nothing."""
+        row = Candidate("graph", "any", "any", 0, True)
+        return self._adapted(row, problem) == row and self.inner.only_graphs(self.core_of(problem), context)
+
+    def heuristics(self, problem: Any) -> Sequence[Heuristic]:
+        """Return the sources of candidates for the core."""
+        return self._of(problem, self.inner.heuristics(self.core_of(problem)))
+
+    def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
+        """Return the candidates of the core to time, and the other engines."""
+        core = self.core_of(problem)
+        rows = self.inner.autotune_candidates(core, context, request)
+        if request.compiled:
+            known = {row.algorithm for row in rows}
+            names = [name for name in self._also(core) if name not in known][: request.max_engines]
+            math = rows[0].math if rows else "fma"
+            notes = (*_COMPILED, DYNAMIC_SHAPES) if rows and rows[0].dynamic else _COMPILED
+            # Whether cuDNN supports them shows when their plans are made.
+            rows += [Candidate("graph", name, math, 0, True, notes=notes) for name in names]
+        return self._all(problem, sorted(rows, key=lambda row: bool(row.rejected)))
+
+    def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
+        """Return the stage for the algorithm of a name, and the heuristics for its replacement."""
+        named, instead = self.inner.by_name(self.core_of(problem), name)
+        return self._of(problem, named), self._of(problem, instead)
+
+    def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
+        """Make a candidate ready to run on the operands of the problem."""
+        return self._planned(self.inner, problem, candidate, context)
+
+    def _of(self, problem: Any, stages: Sequence[Heuristic]) -> list[Heuristic]:
+        return [partial(self._stage, problem, stage) for stage in stages]
+
+    def _stage(self, problem: Any, stage: Heuristic, context: Context) -> list[Candidate]:
+        return self._all(problem, stage(context))
+
+    def _all(self, problem: Any, rows: list[Candidate]) -> list[Candidate]:
+        return [row if row.rejected else self._adapted(row, problem) for row in rows]
+
+
+def packed_source(
+    engines: CandidateSource,
+    packed: Callable[[Any], Any],
+    also: Callable[[Any], Sequence[str]] = lambda _: (),
+) -> ReducedSource:
+    """Return the engines of a problem on copies of operands.
+
+    ``packed`` returns a problem with the strides that engines support. Its operands that differ from those of
+    the problem are copied in every run.
+    """
+
+    def planned(inner: CandidateSource, problem: Any, candidate: Candidate, context: Context) -> Plan:
+        core = packed(problem)
+        return on_operands_of(inner.plan(core, candidate, context), problem, core)
+
+    def adapted(row: Candidate, problem: Any) -> Candidate:
+        core = packed(problem)
+        if core == problem:
+            return row
+        pairs = zip(tensors_of(problem).values(), tensors_of(core).values(), strict=True)
+        room = room_of(copy for spec, copy in pairs if spec != copy)
+        return row._replace(workspace=row.workspace + room)
+
+    return ReducedSource(engines, packed, planned, adapted, also)

@@ -16,17 +16,16 @@ from ..plans.tiling import sliced
 from ..shapes.specs import TensorSpec
 
 
-class DeviceInts:
-    """int32 numbers on the device, owned by the default stream because they outlive the other streams."""
+class DeviceNumbers:
+    """Numbers on the device, owned by the default stream because they outlive the other streams."""
 
     __slots__ = ("_array", "_is_written", "_name")
-    dtype = DTYPES["int32"]
 
-    def __init__(self, device: int, values: Sequence[float], name: str) -> None:
+    def __init__(self, device: int, values: Sequence[float], name: str, dtype: str = "int32") -> None:
         import numpy as np
 
-        home, dtype = streams.default_stream(device), self.dtype
-        self._array = DeviceArray.from_host(np.array(values, dtype.numpy), dtype, "nchw", home)
+        home, row = streams.default_stream(device), DTYPES[dtype]
+        self._array = DeviceArray.from_host(np.array(values, row.numpy), row, "nchw", home)
         self._is_written = False  # as far as streams other than the default one know
         self._name = name
 
@@ -50,13 +49,6 @@ class DeviceInts:
         """Keep the memory until the work that is enqueued on a stream is done."""
         if stream is not self._array.home:
             self._array.record_use(stream)
-
-
-class DeviceFloats(DeviceInts):
-    """float32 numbers on the device."""
-
-    __slots__ = ()
-    dtype = DTYPES["float32"]
 
 
 def not_on_stream(name: str) -> NotInitializedError:

@@ -83,20 +83,25 @@ class CallState:
     A plan reads it as ``context.state``. :func:`execute` sets ``call``, ``operands`` and ``results``: the
     prepared call and the arrays that it ran on. ``cache`` is where the prepared call is kept if it belongs to
     an object. ``changed`` is memory that the plan reads and writes, and that belongs to no caller.
+    ``value`` has these arguments.
     ``variant`` has the part of the state that a run depends on; None, the default, for a run that must not be
     replayed.
     """
 
-    __slots__ = ("cache", "call", "changed", "operands", "results", "variant")
+    __slots__ = ("cache", "call", "changed", "operands", "results", "value", "variant")
 
     call: PreparedCall
     operands: tuple[DeviceArray, ...]
     results: Sequence[DeviceArray]
 
-    def __init__(self, cache: OwnedCache | None = None, changed: tuple[DeviceArray, ...] = ()) -> None:
-        self.cache = cache
-        self.changed = changed
-        self.variant: tuple[str, ...] | None = None
+    def __init__(
+        self,
+        cache: OwnedCache | None = None,
+        changed: tuple[DeviceArray, ...] = (),
+        value: Any = None,
+        variant: tuple[str, ...] | None = None,
+    ) -> None:
+        self.cache, self.changed, self.value, self.variant = cache, changed, value, variant
 
     def calls(self, ctx: Context) -> CallCache:
         """Return the cache of the prepared call."""
@@ -108,23 +113,17 @@ class CallState:
         ctx: Context,
         call: PreparedCall,
         operands: tuple[DeviceArray, ...],
-        given: tuple[DeviceArray | None, ...],
-        facts: list[Any],
-        elsewhere: bool,
-        alpha: Any,
-        beta: float,
-        stream: Stream,
+        *arguments: Any,
     ) -> Sequence[DeviceArray]:
-        """Run a call as ``run`` of `ops._call` does, with this state in the context."""
+        """Run a call as ``run`` of `ops._call` does, with this state in the context; the stream is last."""
+        stream: Stream = arguments[-1]
         for array in self.changed:
             if array.writer is not stream or array._uses is not None:
                 array.before_write(stream)
         self.call, self.operands = call, operands
         outer, ctx.state = ctx.state, self  # a finalizer may make this call within another one
         try:
-            self.results = run(
-                ctx, call, operands, given, facts, elsewhere, alpha, beta, stream, self.variant
-            )
+            self.results = run(ctx, call, operands, *arguments, self.variant)
         finally:
             ctx.state = outer
             for array in self.changed:

@@ -6,6 +6,7 @@ from typing import Never
 
 from .._config import config
 from .._hints import UNSET, corrected
+from .._lib import load
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
@@ -22,10 +23,8 @@ from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._elementwise_graph import has_legacy_calls, in_one_order
 from ._fallback import Implementation, by_engines, of_problem
-from ._first_plan import first_plan
-from ._formulas import Formulas, matrix_of, pointwise
+from ._formulas import Formulas, first_plan, in_one_order, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
 from .conv.graph import MODES
@@ -152,7 +151,7 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
     which takes 0.2 s. Without C functions, all sizes are computed so.
     """
     tensors = list(tensors_of(problem).values())
-    first, spec, legacy = tensors[0], problem.params, has_legacy_calls()
+    first, spec, legacy = tensors[0], problem.params, not load().lacks("ops")
     if not in_one_order(*tensors) or not spec.propagate_nan or not config.allow_runtime_compilation:
         return None
     if not (MIN_ELEMENTS if legacy else 2) <= first.size <= INT_MAX:  # engines do not take one element
@@ -173,8 +172,12 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
 def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
     """Make the graph of an activation, of x and y; or of the gradient of one, of x or y, dy and dx."""
     operands = tuple(Tensor(uid, tensor) for uid, tensor in enumerate(tensors, 1))
-    nodes = _forward(spec, *operands) if len(operands) == 2 else _gradient(spec, *operands)
-    return Graph(nodes, operands)
+    if len(operands) > 2:
+        return Graph(_gradient(spec, *operands), operands)
+    mode, parameter = MODES[spec.mode]
+    coefficient = {parameter: spec.coefficient} if parameter else {}
+    x, y = operands
+    return Graph((_pointwise(mode, xdesc=x, ydesc=y, **coefficient),), operands)
 
 
 _HALF = ("float16", "bfloat16")
@@ -197,11 +200,6 @@ def _graph_places(
     # Engines have no gradient of a clipped relu, and use the coefficient of elu as the slope at 0.
     differs = spec.mode == "clipped_relu" or (spec.mode == "elu" and spec.coefficient != 1)
     return None if differs else (0, 2, 3)
-
-
-def _forward(spec: ActivationSpec, x: Tensor, y: Tensor) -> tuple[Node, ...]:
-    mode, parameter = MODES[spec.mode]
-    return (_pointwise(mode, xdesc=x, ydesc=y, **({parameter: spec.coefficient} if parameter else {})),)
 
 
 def _gradient(spec: ActivationSpec, given: Tensor, dy: Tensor, dx: Tensor) -> tuple[Node, ...]:

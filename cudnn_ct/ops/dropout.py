@@ -21,7 +21,7 @@ from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, FunctionPlan, PointerSlot
 from ..plans.wrappers import zero_or_scale
-from ..shapes.checks import one_dtype, result_slots, result_spec
+from ..shapes.checks import Outs, Specs, one_dtype, result_slots, result_spec
 from ..shapes.layers import DropoutGradientProblem, DropoutProblem, check_probability
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
@@ -285,39 +285,30 @@ def dropout_backward(
     return execute(BACKWARD, ("dy", "mask"), operands, params, outs=(out,), stream=stream, state=done)[0]
 
 
-def _problem(
-    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...], descriptor: DropoutDescriptor
-) -> DropoutProblem:
+def _problem(specs: Specs, outs: Outs, descriptor: DropoutDescriptor) -> DropoutProblem:
     x, (out, given, states) = specs["x"], outs
     one_dtype("dropout", x=x.dtype)
     assert states is not None
     layout = nearest_layout(x)
     contiguous = TensorSpec.packed(x.shape, x.dtype, layout)
-    mask = TensorSpec.packed((_mask_size(contiguous) if x.size else 0,), "uint8")
+    size = ctypes.c_size_t()
+    if x.size:
+        wide = contiguous._replace(dtype="float32") if x.dtype == "bfloat16" else contiguous
+        _lib.load().cudnnDropoutGetReserveSpaceSize(_as_one_axis(wide), ctypes.byref(size))
+    mask = TensorSpec.packed((size.value,), "uint8")
     if given is not None and given != mask:
         raise ValueError(f"mask of out does not fit: got {given.size:,} bytes, expected {mask.size:,}")
     return DropoutProblem(x, result_spec(x.shape, x, out=out), mask, states, layout, descriptor)
 
 
 def _gradient_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None, ...],
-    like: TensorSpec,
-    descriptor: DropoutDescriptor,
+    specs: Specs, outs: Outs, like: TensorSpec, descriptor: DropoutDescriptor
 ) -> DropoutGradientProblem:
     dy = specs["dy"]
     if dy.shape != like.shape or dy.dtype != like.dtype:
         raise ValueError(f"dy does not fit the mask: got {dy}, expected shape and dtype of {like}")
     dx = result_spec(dy.shape, dy, like, out=outs[0])
     return DropoutGradientProblem(dy, specs["mask"], dx, nearest_layout(like), descriptor)
-
-
-def _mask_size(x: TensorSpec) -> int:
-    """Return the bytes of the mask that a dropout of x leaves for its gradient."""
-    size = ctypes.c_size_t()
-    one = _as_one_axis(x._replace(dtype="float32") if x.dtype == "bfloat16" else x)
-    _lib.load().cudnnDropoutGetReserveSpaceSize(one, ctypes.byref(size))
-    return size.value
 
 
 def _as_one_axis(spec: TensorSpec) -> TensorDescriptor:

@@ -21,8 +21,7 @@ from ..typing import ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
 from ._fallback import by_engines, of_problem, with_bfloat16
-from ._first_plan import first_plan
-from ._formulas import Formulas, matrix_of, pointwise
+from ._formulas import Formulas, first_plan, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import along
 

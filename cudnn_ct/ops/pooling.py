@@ -30,8 +30,7 @@ from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import execute
 from ._documented import documented
 from ._fallback import by_engines, of_problem
-from ._first_plan import first_plan
-from ._formulas import DTYPES_OF_ENGINES
+from ._formulas import DTYPES_OF_ENGINES, first_plan
 from ._operation import Operation
 from ._pieces import along
 

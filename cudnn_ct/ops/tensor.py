@@ -14,23 +14,15 @@ from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..plans.program import Program
 from ..plans.strided_copy import StridedCopy
 from ..plans.wrappers import on_copies, on_operands_of
-from ..shapes.elementwise import (
-    OpTensorProblem,
-    OpTensorScales,
-    fill_problem,
-    op_tensor_problem,
-    scale_problem,
-    transform_problem,
-)
+from ..shapes import elementwise as rules
 from ..shapes.layer import LayerProblem
 from ..shapes.parse import as_float
 from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, execute
 from ._documented import documented
-from ._elementwise_graph import cast_by_graph, elementwise_plan
 from ._fallback import Implementation, by_engines, of_problem
-from ._formulas import Formulas, Matrix, matrix_of, pointwise
+from ._formulas import Formulas, Matrix, cast_by_graph, elementwise_plan, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
 from ._state import CallState
@@ -85,7 +77,7 @@ def op_tensor(
         return corrected(op_tensor, locals())
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors belong to a run, so that a learning rate that changes in each step needs one prepared call.
-    factors = OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
+    factors = rules.OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
     alpha = ONE if factors == (1, 1) else factors
     return execute(_OP_TENSOR, names, given, (op, propagate_nan), alpha, beta, (out,), stream)[0]
 
@@ -186,18 +178,9 @@ def fill(
     """
     if more or unknown or x is UNSET or value is UNSET:
         return corrected(fill, locals())
-    return execute(_FILL, (), (), outs=(x,), stream=stream, state=FillState(as_float(value, "value")))[0]
-
-
-class FillState(CallState):
-    """The value of a fill: it belongs to a run, so that one prepared call serves all values."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = value
-        self.variant = (repr(value),)
+    number = as_float(value, "value")  # belongs to a run, so that one prepared call serves all values
+    state = CallState(value=number, variant=(repr(number),))
+    return execute(_FILL, (), (), outs=(x,), stream=stream, state=state)[0]
 
 
 @documented()
@@ -254,7 +237,7 @@ def convert_by_graph(problem: LayerProblem[None], context: Context) -> Program |
     return None if x.dtype == y.dtype else cast_by_graph(x, y, context)
 
 
-def operation_by_graph(problem: OpTensorProblem, context: Context) -> Plan | None:
+def operation_by_graph(problem: rules.OpTensorProblem, context: Context) -> Plan | None:
     """Return the plan of an operation without factors, for a cuDNN without ``cudnnOpTensor``."""
     if problem.op == "not" or not problem.propagate_nan:
         return None
@@ -307,7 +290,7 @@ def scaled_by_graph(problem: Any, context: Context) -> Plan | None:
 _OP_TENSOR_PLANS = (of_problem(op_tensor_plan), by_engines(operation_by_graph))
 _OP_TENSOR = Operation(
     "an operation on tensors",
-    op_tensor_problem,
+    rules.op_tensor_problem,
     _OP_TENSOR_PLANS,
     in_place=True,
     broadcasts=("b",),
@@ -318,12 +301,12 @@ _SCALE_PLANS = (
     of_problem(lambda problem: scaling_by_op_tensor(problem.x)),
     by_engines(scaled_by_graph)._replace(scales=True),
 )
-_SCALE = Operation("a scaling", scale_problem, _SCALE_PLANS, written=("x",), relayout=False)
+_SCALE = Operation("a scaling", rules.scale_problem, _SCALE_PLANS, written=("x",), relayout=False)
 _FILL_PLAN = of_problem(lambda problem: fill_plan(problem.x))
-_FILL = Operation("a filling", fill_problem, (_FILL_PLAN,), written=("x",), relayout=False)
+_FILL = Operation("a filling", rules.fill_problem, (_FILL_PLAN,), written=("x",), relayout=False)
 _TRANSFORM = Operation(
     "a transformation",
-    transform_problem,
+    rules.transform_problem,
     (
         of_problem(lambda problem: transform_plan(problem.x, problem.y)),
         Implementation(convert_by_graph),

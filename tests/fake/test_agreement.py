@@ -10,7 +10,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import algo_cache
-from cudnn_ct.autotune import agreement
+from cudnn_ct.autotune import benchmark as agreement
 from cudnn_ct.autotune.request import AlgoRequest, request
 from cudnn_ct.autotune.store import store
 from cudnn_ct.context import Context

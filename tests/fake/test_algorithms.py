@@ -200,7 +200,7 @@ def test_named_algorithm_falls_back_with_one_warning(fake: FakeCudnn) -> None:
 
 
 def test_names_of_algorithms_are_members_of_cudnn() -> None:
-    from cudnn_ct.ops.conv.legacy_plans import DIRECTIONS
+    from cudnn_ct.ops.conv.legacy import DIRECTIONS
 
     for direction, names in ALGORITHMS.items():
         members = {member.name.lower() for member in DIRECTIONS[direction].algorithms}

@@ -10,7 +10,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.ops._sequences import DeviceFloats, DeviceInts
+from cudnn_ct.ops._sequences import DeviceNumbers
 from tests.attention_cases import (
     CASES,
     NO_GRADIENT,
@@ -377,7 +377,7 @@ def test_lengths_that_a_plan_adds_stay_until_the_work_is_done(
 ) -> None:
     """The lengths belong to the default stream, which may use their memory again when the plan ends."""
     kept: list[int] = []
-    monkeypatch.setattr(DeviceInts, "keep_until_done", lambda self, stream: kept.append(stream.handle))
+    monkeypatch.setattr(DeviceNumbers, "keep_until_done", lambda self, stream: kept.append(stream.handle))
     q, pages = ct.full((2, 1, 4, 8), 1, "float16"), ct.full((4, 1, 4, 8), 1, "float16")
     table, lengths = (ct.asarray(np.array(one, np.int32)) for one in ([[0, 1], [2, 3]], [8, 5]))
     ct.attention(q, pages, pages, page_table=table, lengths_kv=lengths, stream=SIDE)
@@ -386,7 +386,7 @@ def test_lengths_that_a_plan_adds_stay_until_the_work_is_done(
 
 def test_default_scales_stay_until_the_work_is_done(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
-    monkeypatch.setattr(DeviceFloats, "keep_until_done", lambda self, stream: kept.append(stream.handle))
+    monkeypatch.setattr(DeviceNumbers, "keep_until_done", lambda self, stream: kept.append(stream.handle))
     q = ct.full((1, 1, 16, 16), 1, "float8_e4m3")
     ct.scaled_attention(q, q, q, stream=SIDE)
     assert kept == [SIDE]

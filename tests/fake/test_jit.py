@@ -208,8 +208,8 @@ def gradients_of_one_image(**keywords: Any) -> list[np.ndarray]:
 def test_fusion_without_an_engine_takes_any_strides_and_policy(
     jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch, algo: str
 ) -> None:
-    monkeypatch.setattr(training.DATA_SOURCE, "heuristics", lambda _: [])
-    monkeypatch.setattr(training.DATA_SOURCE, "autotune_candidates", lambda *_: [])
+    monkeypatch.setattr(training.graphs.DATA_SOURCE, "heuristics", lambda _: [])
+    monkeypatch.setattr(training.graphs.DATA_SOURCE, "autotune_candidates", lambda *_: [])
     for difference in gradients_of_one_image(algo=algo):
         assert np.abs(difference).max() < 0.01
 

@@ -13,7 +13,7 @@ from cudnn_ct import context as contexts
 from cudnn_ct._lib import load
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotInitializedError, NotSupportedError
-from cudnn_ct.ops.attention import scaled_source
+from cudnn_ct.ops.attention import scaled
 from cudnn_ct.shapes.scaled_attention import scaled_attention_problem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.layers import Place
@@ -147,7 +147,7 @@ def test_scaled_attention_is_recorded_on_shapes(fake: FakeCudnn) -> None:
 def test_captured_scaled_attention_needs_an_earlier_call(fake: FakeCudnn) -> None:
     context = contexts.current(streams.resolve_stream(None))
     with pytest.raises(NotInitializedError, match="scales were not seen before on this stream"):
-        scaled_source._defaults_of(Capturing(context))
+        scaled._defaults_of(Capturing(context))
 
 
 class Capturing:
@@ -276,6 +276,6 @@ def test_rows_that_are_no_queries_are_masked_where_amax_counts_them(
     x = TensorSpec.packed((2, 1, queries, 16), "float8_e4m3")
     outs = (None,) * (1 + amax)
     problem = scaled_attention_problem(dict.fromkeys("qkv", x), outs, False, amax, None, False, None)
-    core = scaled_source.completed(problem)
+    core = scaled.completed(problem)
     assert (problem.lengths_q, problem.lengths_kv) == (None, None)
     assert {core.lengths_q, core.lengths_kv} == {TensorSpec.packed((2,), "int32") if masked else None}

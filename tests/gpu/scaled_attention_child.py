@@ -19,7 +19,7 @@ from cudnn_ct import testing
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.graph.candidates import engine_candidates, engine_plan
 from cudnn_ct.graph.rules import EngineRules
-from cudnn_ct.ops.attention.scaled_source import SOURCE
+from cudnn_ct.ops.attention.scaled import SOURCE
 from tests.graph_kinds.float8_attention import float8_attention
 from tests.scaled_attention_cases import CASES, check, check_values, on_device, operands_of
 

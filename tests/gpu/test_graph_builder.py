@@ -15,7 +15,7 @@ import cudnn_ct as ct
 from cudnn_ct import context as contexts
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.ops.graph.source import source_of
+from cudnn_ct.ops.graph.built import source_of
 from tests.attention_cases import CASES, case
 from tests.built_attention import BUILT, BUILT_GRADIENTS, check_built, check_built_backward
 from tests.mixed import in_threads

@@ -11,7 +11,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context as contexts
 from cudnn_ct.cuda import stream as streams
-from cudnn_ct.ops.graph.source import source_of
+from cudnn_ct.ops.graph.built import source_of
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}
 SHAPE = (2, 16, 9, 12)

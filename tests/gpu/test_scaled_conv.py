@@ -77,7 +77,7 @@ def test_scaled_conv_equals_pytorch(name: str) -> None:
 
 def test_every_engine_of_a_convolution_of_float8_equals_pytorch() -> None:
     from cudnn_ct import context
-    from cudnn_ct.ops.conv import float8
+    from cudnn_ct.ops.conv import scaled
 
     case = Case(ODD, WINDOW, "e4m3 e4m3 float32", True, ALL, geometry={"padding": 1})
     arrays = drawn(case)
@@ -90,7 +90,7 @@ def test_every_engine_of_a_convolution_of_float8_equals_pytorch() -> None:
     assert description is not None
     assert description.candidate is not None
     problem, ctx = description.candidate.problem, context.of_device(0)
-    rows = [row for find in float8.SOURCE.heuristics(problem) for row in find(ctx)]
+    rows = [row for find in scaled.FLOAT8_SOURCE.heuristics(problem) for row in find(ctx)]
     names = [*dict.fromkeys(row.algorithm for row in rows if not row.rejected)]
     assert names
     for algo in names[:5]:  # each compiles a kernel

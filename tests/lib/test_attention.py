@@ -11,11 +11,10 @@ from cudnn_ct.graph.offline import Planner, target_of
 from cudnn_ct.graph.pixels import pixels
 from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.legal.rules import engine_rules
-from cudnn_ct.ops._elementwise_graph import conversion_graph
+from cudnn_ct.ops._formulas import conversion_graph
 from cudnn_ct.ops.attention.core import core_of
-from cudnn_ct.ops.attention.padding import selection_graph
-from cudnn_ct.ops.attention.scaled_source import SOURCE as FLOAT8_SOURCE
-from cudnn_ct.ops.attention.source import ENGINES
+from cudnn_ct.ops.attention.scaled import SOURCE as FLOAT8_SOURCE
+from cudnn_ct.ops.attention.source import ENGINES, selection_graph
 from cudnn_ct.shapes.attention import AttentionProblem
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem
 from cudnn_ct.shapes.scaled_attention import SCALES, ScaledAttentionProblem, scaled_attention_problem

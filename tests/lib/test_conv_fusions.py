@@ -8,7 +8,7 @@ import pytest
 
 from cudnn_ct.graph.gpus import description_of
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.ops.conv.float8 import SOURCE as FLOAT8_SOURCE
+from cudnn_ct.ops.conv.scaled import FLOAT8_SOURCE
 from cudnn_ct.ops.conv.scaled import SOURCE as SCALED_SOURCE
 from cudnn_ct.ops.conv.training_graphs import FINALIZE_SOURCE
 from cudnn_ct.shapes.conv import conv_problem

@@ -37,7 +37,7 @@ from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.pixels import pixels
 from cudnn_ct.legal.conditions import applying
 from cudnn_ct.legal.subjects import subjects_of
-from cudnn_ct.ops._elementwise_graph import conversion_graph
+from cudnn_ct.ops._formulas import conversion_graph
 from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.ops.conv.graph import by_name, candidates, graph_of, plan, preferred
 from cudnn_ct.ops.reduce.graph import FORMS, MatrixView, reduction_graph

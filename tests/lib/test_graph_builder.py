@@ -14,9 +14,8 @@ from cudnn_ct.graph.offline import Planner, target_of
 from cudnn_ct.graph.operations import tensors_of_graph
 from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.graph.stored import read_back
-from cudnn_ct.ops.graph.built import newer_operations
+from cudnn_ct.ops.graph.built import newer_operations, source_of
 from cudnn_ct.ops.graph.lower import lowered
-from cudnn_ct.ops.graph.source import source_of
 from tests.attention_cases import CASES, case
 from tests.built_attention import BUILT, BUILT_GRADIENTS, build, build_backward, operands_by_name
 from tests.nightly import share

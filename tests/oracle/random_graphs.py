@@ -210,7 +210,7 @@ def _planning() -> Callable[..., dict[str, Any]]:
     from cudnn_ct._find import find_cudnn
     from cudnn_ct.doctor import libraryset, stub_libcuda
     from cudnn_ct.graph.offline import Planner
-    from cudnn_ct.ops.graph.source import source_of
+    from cudnn_ct.ops.graph.built import source_of
 
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None
@@ -273,7 +273,7 @@ def _engines(problem: Any, wanted: Callable[[Any, Any], bool]) -> list[str]:
     """Return the names of the engines that cuDNN has for a graph, of those that are wanted."""
     from cudnn_ct import context
     from cudnn_ct.cuda import stream as streams
-    from cudnn_ct.ops.graph.source import source_of
+    from cudnn_ct.ops.graph.built import source_of
 
     ctx = context.current(streams.current_stream())
     rows = [row for stage in source_of(problem).heuristics(problem) for row in stage(ctx)]

@@ -17,7 +17,7 @@ from cudnn_ct.graph.broadcasts import wrong_conversions
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.offline import target_of
 from cudnn_ct.legal.rules import engine_rules
-from cudnn_ct.ops.graph import source
+from cudnn_ct.ops.graph import built
 from cudnn_ct.ops.graph.lower import lowered, with_copies
 from cudnn_ct.shapes.graph.problem import GraphProblem
 from tests.facts.native import check_layouts
@@ -117,7 +117,7 @@ def test_unguarded_graphs_reach_engines_without_copies() -> None:
     try:
         take_out(random_graphs._guards())
         check_layouts(lowered(problem))
-        assert source.ENGINES.core_of(problem) is problem
+        assert built.ENGINES.core_of(problem) is problem
         g = ct.Graph()
         data, filters = (g.input((4, 10, 8, 8), "float16") for _ in "yx")
         problem = g.define(g.relu(g.conv_backward_filter(data, filters, (10, 10, 1, 1))))

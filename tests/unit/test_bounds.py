@@ -28,7 +28,6 @@ CONTAINERS = {
 MADE_WITH_THEIR_OWNER = {
     "_installation.Installation.version",
     *(f"ops._formulas.Formulas.{name}" for name in ("_places", "_steps", "_temporaries")),
-    *("ops._formulas._Draft._nodes", "ops._formulas._Draft._tensors", "ops._formulas._Draft.read"),
     "ops.norm.plans._Norm._names",
     "autotune.candidates.CandidateSet._substitutes",
     "graph.backend.BackendDescriptor._depends_on",

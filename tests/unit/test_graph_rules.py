@@ -21,7 +21,7 @@ from cudnn_ct.graph.offline import target_of
 from cudnn_ct.graph.operations import OPERATIONS, Tensor
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.legal.rules import engine_rules
-from cudnn_ct.ops._algo_arguments import AlgoArguments
+from cudnn_ct.ops._graph_source import AlgoArguments
 from cudnn_ct.ops.graph.built import BuiltGraph, newer_operations
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.reference.layers import BINARY, SLOPES, UNARY

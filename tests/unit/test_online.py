@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from cudnn_ct._config import config
-from cudnn_ct.autotune.agreement import DifferentResultError
-from cudnn_ct.autotune.online import Exploration
+from cudnn_ct.autotune.benchmark import DifferentResultError
+from cudnn_ct.autotune.measurement import Exploration
 from cudnn_ct.errors import AllocationError, CudnnError
 from cudnn_ct.plans.base import Candidate
 

@@ -1,28 +1,37 @@
-"""Scaled dot product attention and its gradient."""
+"""Scaled dot product attention and its gradient; zeros behind the lengths of padded sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, Never
 
 from ... import algo_cache
 from ..._config import config
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
+from ...array_creation import as_operand
 from ...autotune.request import request
 from ...plans.base import SelectedPlan
 from ...shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
-from ...shapes.attention_rules import attention_gradient_problem, attention_problem
+from ...shapes.attention_rules import (
+    attention_gradient_problem,
+    attention_problem,
+    padding_problem,
+    sequence_lengths,
+)
 from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.parse import as_bool
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
+from .._fallback import Implementation, by_engines
 from .._graph_source import check_engine_name
+from .._operands import stream_of
 from .._operation import Operation, Select
 from .core import core_of
-from .operands import NO_LENGTHS, gather
-from .source import SOURCE, fills_of
+from .operands import NO_LENGTHS, gather, is_in_host, uploaded
+from .source import SOURCE, clearing_plan, fills_of
 
 _QKV: tuple[str, ...] = ("q", "k", "v")
 _GRADIENT_OPERANDS: tuple[str, ...] = ("dy", *_QKV, "y", "stats")
@@ -278,3 +287,63 @@ def _select(problem: AttentionProblem, params: tuple[Any, ...]) -> Select:
 
 _FORWARD = Operation("attention", _forward, select=_select, written=("out", "stats of out"))
 _BACKWARD = Operation("the gradient of attention", _backward, select=_select, written=_GRADIENTS)
+
+
+# --- zeros behind the lengths of padded sequences ----------------------------------------------------------
+
+
+@documented()
+def clear_padding(
+    x: ArrayLike,
+    lengths: ArrayLike | Sequence[int],
+    *more: Never,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+    **unknown: Never,
+) -> DeviceArray:
+    """Return x with zeros behind the lengths of its sequences, whatever is there.
+
+    Kernels of attention multiply v behind the lengths by weights of 0, so NaN and infinities there make the
+    whole sequence NaN. This also holds for the other operands of a gradient.
+
+    Parameters
+    ----------
+    x : device array, shape (B, H, S, D), float16 | bfloat16 | float32
+        D is a multiple of 8.
+    lengths : int32 array of shape (B,) on the device, or ints
+        Rows of each sequence that are kept, from 0 to S. Ints are checked; the range of device arrays is not.
+    out : device array, shape and dtype of x, optional
+        Destination of the result. It may be x itself.
+
+    Notes
+    -----
+    A graph that selects x or 0, ``cudnnBackendExecute``, after elementwise calls for the places of the rows:
+    the same from run to run. Lengths on the device are not read by the host, so the call can be captured.
+
+    Examples
+    --------
+    >>> v = ct.full((1, 1, 3, 8), float("nan"), "float16")
+    >>> ct.clear_padding(v, [2]).numpy()[0, 0, :, 0]
+    array([nan, nan,  0.], dtype=float16)
+    """
+    if more or unknown or x is UNSET or lengths is UNSET:
+        return corrected(clear_padding, locals())
+    if is_in_host(lengths):
+        where = stream_of(x, "x", stream)
+        x, stream = as_operand(x, "x", where), where
+        rows = x.shape[2] if len(x.shape) == 4 else 0  # the problem reports another number of axes
+        numbers = sequence_lengths(lengths, rows, "lengths") if rows else lengths
+        lengths = uploaded(numbers, "int32", where, "lengths")
+    return execute(_CLEAR, ("x", "lengths"), (x, lengths), outs=(out,), stream=stream)[0]
+
+
+_CLEAR = Operation(
+    "a clearing of padding",
+    padding_problem,
+    (
+        Implementation(clearing_plan, aligned=True, scales=False),
+        by_engines(partial(clearing_plan, by_driver=True)),
+    ),
+    in_place=True,
+    relayout=False,
+)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import array_shapes
 from ...array import DeviceArray
 from ...array_creation import as_operand, asarray
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
+from ...shapes import attention_rules as rules
 from ...shapes.attention import Band, attention_band
-from ...shapes.attention_rules import (
-    OPTIONAL,
-    check_band_of_lengths,
-    like_axes,
-    longest_sequence,
-    packed_lengths,
-    queries_with_keys,
-    sequence_lengths,
-    sequence_offsets,
-)
 from ...shapes.specs import TensorSpec
 from .._operands import representable, stream_of
 from .core import token_step, value_head
@@ -30,13 +21,8 @@ NO_LENGTHS = (0, 0)  # of sequences that are not packed
 INT32_MAX = 2**31 - 1
 
 
-class Gathered(NamedTuple):
-    """Names and arrays of the operands of a call, upper bounds of packed lengths, the stream of the call."""
-
-    names: tuple[str, ...]
-    arrays: tuple[Any, ...]
-    longest: tuple[int, int]
-    stream: Any
+Gathered = tuple[tuple[str, ...], tuple[Any, ...], tuple[int, int], Any]
+"""Names and arrays of the operands of a call, upper bounds of packed lengths, the stream of the call."""
 
 
 def gather(
@@ -54,7 +40,7 @@ def gather(
     the device or in host memory. ``offsets`` are those of packed sequences, in host memory. ``y`` is the
     result of the forward pass or the array for it, whose tokens may have gaps; None for a new one.
     """
-    given = {name: array for name, array in arrays.items() if array is not None or name not in OPTIONAL}
+    given = {name: array for name, array in arrays.items() if array is not None or name not in rules.OPTIONAL}
     in_host = {name: value for name, value in numbers.items() if value is not None and is_in_host(value)}
     given |= {name: value for name, value in numbers.items() if value is not None and name not in in_host}
     packed = [one is not None for one in offsets]
@@ -75,12 +61,12 @@ def gather(
 
 
 # The order of the fields of the problem, which is that of a run's pointers.
-_ORDER = ("dy", "q", "k", "v", "y", "stats", *OPTIONAL)
+_ORDER = ("dy", "q", "k", "v", "y", "stats", *rules.OPTIONAL)
 
 
 def _in_order(given: dict[str, Any], longest: tuple[int, int], stream: Any) -> Gathered:
     names = tuple(name for name in _ORDER if name in given)
-    return Gathered(names, tuple(given[name] for name in names), longest, stream)
+    return names, tuple(given[name] for name in names), longest, stream
 
 
 def is_in_host(value: Any) -> bool:
@@ -115,7 +101,9 @@ def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], ba
     keys = v[2] * (given["page_table"].shape[-1] if "page_table" in given else 1)
     longest = {"lengths_q": q[2], "lengths_kv": keys}
     checked = {
-        name: sequence_lengths(in_host[name], longest[name], name) for name in longest if name in in_host
+        name: rules.sequence_lengths(in_host[name], longest[name], name)
+        for name in longest
+        if name in in_host
     }
     in_host |= checked
     for name, numbers in checked.items():
@@ -123,8 +111,8 @@ def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], ba
             raise ValueError(f"{name} has the wrong shape: got ({len(numbers)},), expected ({q[0]},)")
     if checked and not any(name in given for name in longest):  # else some are on the device
         whole = {name: (most,) * q[0] for name, most in longest.items()} | checked
-        check_band_of_lengths(band, whole["lengths_q"], whole["lengths_kv"])
-        shorter = queries_with_keys(band, whole["lengths_q"], whole["lengths_kv"])
+        rules.check_band_of_lengths(band, whole["lengths_q"], whole["lengths_kv"])
+        shorter = rules.queries_with_keys(band, whole["lengths_q"], whole["lengths_kv"])
         if shorter != list(whole["lengths_q"]):
             in_host["lengths_q"] = shorter
 
@@ -147,8 +135,8 @@ def _add_starts(
                 f"{name} has the wrong number of axes: got shape {spec.shape}, expected (tokens, H, D) with "
                 "offsets_q and offsets_kv"
             )
-    starts_q = np.array(sequence_offsets(offsets[0], q.shape[0], "offsets_q"), np.int64)
-    starts_kv = np.array(sequence_offsets(offsets[1], k.shape[0], "offsets_kv"), np.int64)
+    starts_q = np.array(rules.sequence_offsets(offsets[0], q.shape[0], "offsets_q"), np.int64)
+    starts_kv = np.array(rules.sequence_offsets(offsets[1], k.shape[0], "offsets_kv"), np.int64)
     if len(starts_q) != len(starts_kv):
         raise ValueError(
             f"offsets_q and offsets_kv differ in length: got {len(starts_q)} and {len(starts_kv)} offsets"
@@ -157,12 +145,12 @@ def _add_starts(
     lengths: dict[str, Any] = {name: np.diff(starts).tolist() for name, starts in starts_of.items()}
     for name, starts in starts_of.items():
         if name in in_host:
-            lengths[name] = packed_lengths(in_host[name], starts, name)
+            lengths[name] = rules.packed_lengths(in_host[name], starts, name)
         if name not in given:
             in_host[name] = lengths[name]
     if not any(name in given for name in lengths):
-        check_band_of_lengths(band, lengths["lengths_q"], lengths["lengths_kv"])
-    result = like_axes((*q.shape[:2], v.shape[2]), q)
+        rules.check_band_of_lengths(band, lengths["lengths_q"], lengths["lengths_kv"])
+    result = rules.like_axes((*q.shape[:2], v.shape[2]), q)
     if y is not None and len((found := as_operand(y, "y", where).spec).shape) == 3:
         result = representable(found)
     stats = TensorSpec.packed(q.shape[:2], "float32")
@@ -181,4 +169,4 @@ def _add_starts(
         if key not in arrays:
             arrays[key] = uploaded(starts * step, "int64" if wide else "int32", where)
         given[f"starts_{name}"] = arrays[key]
-    return longest_sequence(lengths["lengths_q"]), longest_sequence(lengths["lengths_kv"])
+    return rules.longest_sequence(lengths["lengths_q"]), rules.longest_sequence(lengths["lengths_kv"])

@@ -1,26 +1,240 @@
-"""Scaled dot product attention of float8 operands."""
+"""Scaled dot product attention of float8 operands: graph, candidates, plans that add scales and copies."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, Never
 
 from ..._hints import UNSET, corrected
+from ...algo_cache import CandidateSource
 from ...array import DeviceArray
+from ...context import Context
+from ...errors import NotSupportedError
+from ...graph.offline import target_of
+from ...graph.operations import Graph, Tensor, node
+from ...legal.conditions import applying
+from ...legal.subjects import subjects_of
+from ...plans.base import Candidate, Plan, tensors_of
+from ...plans.elementwise import fill_plan
+from ...plans.program import ALPHA, BETA, Program, Step, Steps
+from ...plans.workspace import room_of
+from ...plans.wrappers import on_copies
+from ...shapes import scaled_attention as rules
+from ...shapes.attention_rules import like_axes
+from ...shapes.epilogue import FLOAT8
+from ...shapes.layer import results_of
 from ...shapes.parse import as_bool
-from ...shapes.scaled_attention import (
-    ScaledAttentionProblem,
-    ScaledAttentionResult,
-    scaled_attention_problem,
-    scaled_attention_slots,
-)
+from ...shapes.scaled_attention import ScaledAttentionProblem, ScaledAttentionResult
+from ...shapes.specs import ALIGNMENT, Shape, TensorSpec, equivalent_strides
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, StreamLike
-from .._algo_arguments import select_engine, without_factors
 from .._call import execute
 from .._documented import documented
+from .._graph_source import GraphSource, ReducedSource, select_engine, without_factors
 from .._operands import present
 from .._operation import Operation, Select
+from .._sequences import DeviceNumbers, not_on_stream
 from ..matmul.matmul import matmul
-from .scaled_source import SOURCE, fills_of
+from .graph import MASKED, SCALAR, NodeBuilder, transposed
+from .source import FILLED
+
+# --- graph -------------------------------------------------------------------------------------------------
+
+
+class _Builder(NodeBuilder):
+    """The graph of a problem that has all scales and amax; it has the operands of the problem.
+
+    The nodes are made one after another; each reads the result of the last.
+    """
+
+    def __init__(self, problem: ScaledAttentionProblem) -> None:
+        super().__init__()
+        self._problem = problem
+        sizes = problem.sizes
+        self._scores: Shape = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
+        self._rows: Shape = (sizes.batch, sizes.heads, sizes.queries, 1)
+        self._given = {name: self._operand(name) for name in tensors_of(problem)}
+
+    def graph(self) -> Graph:
+        given = self._given
+        scores = self._virtual(self._scores)
+        self._matmul(given["q"], transposed(given["k"]), scores)
+        scores = self._pointwise("mul", scores, self._value(self._problem.scale))
+        for name in ("descale_q", "descale_k"):
+            scores = self._pointwise("mul", scores, given[name])
+        if self._problem.lengths_q:
+            scores = self._within(scores, given["lengths_q"], given["lengths_kv"])
+        if self._problem.causal:
+            row, column = self._indices(scores)
+            scores = self._select(scores, self._pointwise("cmp_ge", row, column, compute="bool"))
+        weights, total = self._exponentials(scores, self._rows, lambda: given.get("stats"))
+        weights = self._pointwise("div", weights, total)
+        # Its memory is not read: it says nothing about scale_s, because kernels scale weights of at most 1.
+        self._reduce("amax", weights, Tensor(self._next(), TensorSpec.packed(SCALAR), scratch=True))
+        rounded = self._virtual(self._scores, self._problem.q.dtype)
+        self._pointwise("mul", weights, given["scale_s"], y=rounded)
+        result = self._virtual(given["y"].spec.shape)
+        self._matmul(rounded, given["v"], result)
+        for name in ("descale_s", "descale_v"):
+            result = self._pointwise("mul", result, given[name])
+        self._pointwise("mul", result, given["scale_o"], y=given["y"])
+        self._reduce("amax", result, given["amax"])
+        return Graph(tuple(self.nodes), tuple(given.values()))
+
+    # --- tensors ---------------------------------------------------------------------------------------
+
+    def _operand(self, name: str) -> Tensor:
+        spec: TensorSpec = getattr(self._problem, name)
+        if name == "stats":
+            spec = TensorSpec.packed((*spec.shape, 1), spec.dtype)
+        elif len(spec.shape) < 4:
+            spec = TensorSpec.packed((spec.size, 1, 1, 1), spec.dtype)
+        return Tensor(self._next(), spec)
+
+    def _matmul(self, a: Tensor, b: Tensor, c: Tensor) -> None:
+        self.nodes.append(node("matmul", comp_type="float32", adesc=a, bdesc=b, cdesc=c))
+
+
+# --- candidates --------------------------------------------------------------------------------------------
+
+COUNTS_OTHER_ROWS = "attention-fp8-amax-rows"
+
+ENGINES = GraphSource(lambda problem: _Builder(problem).graph(), handled=(COUNTS_OTHER_ROWS,))
+FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
+
+# The numbers on the device that stand for missing scales, and their key in `Context.plans`.
+_DEFAULTS = (1.0, *rules.WEIGHT_SCALE.values(), *(1 / scale for scale in rules.WEIGHT_SCALE.values()))
+_KEY = object()
+
+
+def completed(problem: ScaledAttentionProblem) -> ScaledAttentionProblem:
+    """Return the problem of the graph: with all scales and amax, on operands that kernels can load.
+
+    It has lengths where a kernel would count other rows than queries in amax.
+    """
+    one = TensorSpec.packed((1,), "float32")
+    stats = None if problem.stats is None else TensorSpec.packed(problem.stats.shape, "float32")
+    changed: dict[str, Any] = dict.fromkeys((*rules.SCALES, "amax"), one)
+    (subject,) = subjects_of(problem)
+    if any(fact.name == COUNTS_OTHER_ROWS for fact in applying("rewrite", subject, target_of(None))):
+        changed |= dict.fromkeys(rules.LENGTHS, TensorSpec.packed((problem.sizes.batch,), "int32"))
+    changed |= {name: _loadable(getattr(problem, name)) for name in ("q", "k", "v", "y")}
+    return problem._replace(**changed, stats=stats, aligned=True)
+
+
+def _planned(
+    engines: CandidateSource, problem: ScaledAttentionProblem, candidate: Candidate, context: Context
+) -> Plan:
+    (subject,) = subjects_of(problem)
+    for fact in applying("first_choice", subject, target_of(context)):  # others are known to be wrong
+        (stage, *_) = ENGINES.heuristics(completed(problem))
+        first = stage(context)[0]
+        if not first.rejected and first.algorithm != candidate.algorithm:
+            wrong = f"{fact.reason}; the first choice is {first.algorithm}"
+            raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
+    made = _complete(engines.plan(completed(problem), candidate, context), problem)
+    moves = _moves(problem)
+    if problem.aligned and not any(copy for _, copy in moves):
+        return made
+    return on_copies(made, moves, outputs=len(results_of(problem)), align=not problem.aligned)
+
+
+def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:
+    """Add the workspace of amax, of lengths and of copies."""
+    copies = [copy or spec for spec, copy in _moves(problem) if copy or not problem.aligned]
+    room = room_of([*copies, *_temporaries(problem).values()])
+    return row._replace(workspace=row.workspace + room)
+
+
+SOURCE = ReducedSource(ENGINES, completed, _planned, _with_room, comparable=False)
+"""The engines of the graph of the problem that `completed` returns."""
+
+
+# --- operands ----------------------------------------------------------------------------------------------
+
+
+def _loadable(spec: TensorSpec) -> TensorSpec:
+    """Return a spec that kernels can load: contiguous heads, whose strides are multiples of 16."""
+    *outer, last = spec.strides
+    loads = last == 1 and not any(step % rules.HEAD_MULTIPLE for step in outer) and not spec.overlaps_itself
+    spec = spec if loads else like_axes(spec.shape, spec)
+    pairs = list(zip(spec.shape, spec.strides, strict=True))
+    reach = max(n * step for n, step in pairs if n > 1)
+    # No element uses the stride of an axis of length 1; kernels check it nevertheless.
+    return spec._replace(strides=tuple(step if n > 1 else reach for n, step in pairs))
+
+
+def _moves(problem: ScaledAttentionProblem) -> list[tuple[TensorSpec, TensorSpec | None]]:
+    """Return the operands, each with the spec of its copy if kernels cannot load it."""
+    core = completed(problem)
+    moves: list[tuple[TensorSpec, TensorSpec | None]] = []
+    for name, spec in tensors_of(problem).items():
+        copy: TensorSpec = getattr(core, name)
+        same = copy.shape == spec.shape and equivalent_strides(spec.shape, spec.strides, copy.strides)
+        moves.append((spec, None if same or copy.size == 1 else copy))
+    return moves
+
+
+# --- plans -------------------------------------------------------------------------------------------------
+
+
+def _defaults_of(context: Context) -> DeviceNumbers:
+    """Return the array of the defaults, each of which is aligned; the context has one."""
+    found: DeviceNumbers | None = context.plans.get(_KEY)
+    if found is None:
+        if context.capturing:
+            raise not_on_stream("scales")
+        padding = (0.0,) * (FLOATS_IN_ALIGNMENT - 1)
+        numbers = [number for value in _DEFAULTS for number in (value, *padding)]
+        found = context.plans[_KEY] = DeviceNumbers(context.device, numbers, "scales", "float32")
+    return found
+
+
+def _complete(inner: Plan, problem: ScaledAttentionProblem) -> Program:
+    """Return a plan of a graph, with memory for what the graph has and a call lacks.
+
+    cuDNN takes the larger one of amax and the contents of its memory, so that is zero before a run.
+    """
+    core, given = completed(problem), list(tensors_of(problem))
+    weight = rules.WEIGHT_SCALE[problem.q.dtype]
+    values = dict.fromkeys(rules.SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
+    temporaries = _temporaries(problem)
+    known = [*given, *temporaries]
+    constants = len(known)  # the place of the defaults
+    places = tuple(known.index(name) if name in known else constants for name in tensors_of(core))
+    offsets = tuple(
+        ALIGNMENT * _DEFAULTS.index(values[name]) if place == constants else 0
+        for name, place in zip(tensors_of(core), places, strict=True)
+    )
+    filled = dict(zip(rules.LENGTHS, (problem.sizes.queries, problem.sizes.keys), strict=True))
+    filled |= {"amax": 0} if problem.amax else {}
+    steps = [
+        Step(fill_plan(getattr(core, name), value), (known.index(name),))
+        for name, value in filled.items()
+        if name in known
+    ]
+    steps.append(Step(inner, places, ALPHA, BETA, offsets))
+    needed = [_defaults_of] if constants in places else []
+    return Program(Steps(list(temporaries.values()), steps), constants=needed, about="{}", main=inner)
+
+
+def _temporaries(problem: ScaledAttentionProblem) -> dict[str, TensorSpec]:
+    """Return the memory that a plan adds to that of a call: lengths, and amax if it is not returned."""
+    known = (*rules.SCALES, *tensors_of(problem))
+    return {name: spec for name, spec in tensors_of(completed(problem)).items() if name not in known}
+
+
+def fills_of(problem: ScaledAttentionProblem) -> Program:
+    """Return the plan of the results of queries without keys: zeros, and -inf in the statistics."""
+    values = {"y": 0, "stats": MASKED, "amax": 0.0}
+    steps = [
+        # The zero of float8 has the bits of int8's.
+        Step(fill_plan(spec._replace(dtype="int8") if spec.dtype in FLOAT8 else spec, values[name]), (place,))
+        for place, (name, spec) in enumerate(tensors_of(problem).items())
+        if name in values and spec.size
+    ]
+    return Program(Steps((), steps), about=FILLED)
+
+
+# --- the operation -----------------------------------------------------------------------------------------
 
 
 @documented(matmul)
@@ -114,7 +328,7 @@ def scaled_attention(
         return corrected(scaled_attention, locals())
     of_operands = present(q=q, k=k, v=v, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v)
     given = of_operands | present(descale_s=descale_s, scale_s=scale_s, scale_o=scale_o)
-    outs = scaled_attention_slots(out, return_stats, amax)
+    outs = rules.scaled_attention_slots(out, return_stats, amax)
     with_stats, with_amax = as_bool(return_stats, "return_stats"), as_bool(amax, "amax")
     operation = _WITH_STATS if with_stats else _WITHOUT_STATS
     params = (with_stats, with_amax, scale, causal, out_dtype, algo, deterministic, workspace_limit)
@@ -129,6 +343,6 @@ def _select(problem: ScaledAttentionProblem, params: tuple[Any, ...]) -> Select:
     return select_engine(problem, params, SOURCE, fills_of(problem) if empty else None)
 
 
-_NAME, _PROBLEM = "attention of float8", without_factors(scaled_attention_problem)
+_NAME, _PROBLEM = "attention of float8", without_factors(rules.scaled_attention_problem)
 _WITH_STATS = Operation(_NAME, _PROBLEM, select=_select, written=("out", "stats of out", "amax of out"))
 _WITHOUT_STATS = Operation(_NAME, _PROBLEM, select=_select, written=("out", "amax of out"))

@@ -1,4 +1,4 @@
-"""Candidates of attention: the engines of its graph, and plans that add buffers, lengths and copies."""
+"""Candidates of attention: engines of its graph, plans that add buffers, lengths and copies; padding."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from functools import lru_cache, partial
 from ... import _lib
 from ...algo_cache import CandidateSource
 from ...context import Context
+from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan
-from ...plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor_of
+from ...plans.elementwise import cast_or_copy_plan, copy_plan, expand_plan, fill_plan, op_tensor_of
 from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
 from ...plans.workspace import nbytes_of, room_of
 from ...plans.wrappers import on_copies
 from ...shapes.attention import AttentionProblem
+from ...shapes.attention_rules import (
+    PaddingProblem,
+    like_axes,
+)
 from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._elementwise_graph import cast_by_graph, elementwise_graph
-from .._first_plan import first_plan
-from .._graph_source import GraphSource
-from .._reduced_source import ReducedSource
-from .._sequences import DeviceInts
-from ..reduce.legacy import ReducePlan
+from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
+from .._formulas import Formulas, Matrix, cast_by_graph, elementwise_graph, first_plan
+from .._graph_source import GraphSource, ReducedSource
+from .._sequences import DeviceNumbers
+from ..reduce.legacy import reduce_plan
 from .core import Core, core_of
 from .graph import MASKED, graph_of, named_graph
 
@@ -40,7 +43,12 @@ def copy_into(context: Context, spec: TensorSpec, copy: TensorSpec) -> Plan:
     temporaries, steps, source = [], [], 0
     if spec.dtype != copy.dtype:
         converted = TensorSpec.packed(spec.shape, copy.dtype)
-        steps, source = [Step(_conversion(context, spec, converted), (0, 2))], 2
+        if spec.dtype == "bool":
+            # The logarithms of 1 and 0. A bool is a byte, which engines read as int8 only.
+            convert: Plan = cast_by_graph(spec._replace(dtype="int8"), converted, context, "log")
+        else:
+            convert = cast_or_copy_plan(spec, converted)
+        steps, source = [Step(convert, (0, 2))], 2
         temporaries, spec = [converted], converted
     grown = _grown(spec, copy)
     if grown:
@@ -58,7 +66,7 @@ def copy_out_of(context: Context, copy: TensorSpec, spec: TensorSpec) -> Plan:
     if not any(spec.shape[axis] == 1 for axis in grown):
         return cast_or_copy_plan(copy._replace(shape=spec.shape), spec)
     terms, sums = TensorSpec.packed(copy.shape), TensorSpec.packed(spec.shape)
-    add = ReducePlan(ReduceProblem(terms, sums, None, grown, "add", True), context)
+    add = reduce_plan(ReduceProblem(terms, sums, None, grown, "add", True), context)
     steps = [
         Step(cast_or_copy_plan(copy, terms), (0, 2)),
         Step(add, (2, 3)),
@@ -74,13 +82,6 @@ def room_of_conversion(spec: TensorSpec, copy: TensorSpec) -> int:
     return 2 * room_of([TensorSpec.packed(one.shape) for one in (spec, copy)])
 
 
-def _conversion(context: Context, spec: TensorSpec, converted: TensorSpec) -> Plan:
-    if spec.dtype != "bool":
-        return cast_or_copy_plan(spec, converted)
-    # The logarithms of 1 and 0. A bool is a byte, which engines read as int8 only.
-    return cast_by_graph(spec._replace(dtype="int8"), converted, context, "log")
-
-
 def _grown(spec: TensorSpec, copy: TensorSpec) -> tuple[int, ...]:
     """Return the axes along which a copy is longer than its operand."""
     return tuple(axis for axis, size in enumerate(spec.shape) if size != copy.shape[axis])
@@ -89,6 +90,7 @@ def _grown(spec: TensorSpec, copy: TensorSpec) -> tuple[int, ...]:
 # --- candidates --------------------------------------------------------------------------------------------
 
 ENGINES = GraphSource(graph_of)
+_BUFFERS = ("sums", "dq_sums")  # memory between the kernels of a gradient
 FILLED = "chosen: no query has a key, the results are filled"
 
 _COPIES = {"copy_into": copy_into, "copy_out_of": copy_out_of}
@@ -115,7 +117,11 @@ def _planned(
         updated = outputs if core.cleared else 0
         copies = {name: partial(copy, context) for name, copy in _COPIES.items()}
         inner = on_copies(made, moves, outputs, updated, align=align, **copies)
-    return _of_parts(inner, core)
+    offsets = tuple(part.offset for part in core.parts)
+    fills = _fills(core) if core.cleared else []
+    if not fills and not any(offsets):
+        return inner
+    return Program(Steps((), [*fills, Step(inner, None, ALPHA, BETA, offsets)]), about="{}", main=inner)
 
 
 SOURCE = ReducedSource(
@@ -133,22 +139,16 @@ def _adapted(row: Candidate, core: Core) -> Candidate:
     problem = core.problem
     same = problem.dy is None or problem.deterministic or problem.dbias is not None
     misaligned = any(part.offset % ALIGNMENT for part in core.parts)
+    graph, names = named_graph(problem)
     room = room_of(
         [
-            *_buffers(core),
+            *(tensor.spec for name, tensor in zip(names, graph.operands, strict=True) if name in _BUFFERS),
             *_new_lengths(core),
             *(part.copy or part.spec for part in core.parts if part.copy or misaligned),
         ]
     )
     room += sum(room_of_conversion(part.spec, part.copy) for part in core.parts if part.copy)
     return row._replace(workspace=row.workspace + room, deterministic=row.deterministic and same)
-
-
-def _buffers(core: Core) -> list[TensorSpec]:
-    """Return the buffers that the graph names besides the operands."""
-    graph, names = named_graph(core.problem)
-    tensors = zip(names, graph.operands, strict=True)
-    return [tensor.spec for name, tensor in tensors if name in ("sums", "dq_sums")]
 
 
 def _new_lengths(core: Core) -> list[TensorSpec]:
@@ -165,7 +165,7 @@ def _with_buffers(inner: Plan, core: Core, product: Plan | None) -> Plan:
     order = {part.name: place for place, part in enumerate(core.parts)}
     order.setdefault("page_table_v", order.get("page_table", -1))
     constants = dict(core.constants)
-    own = ("sums", "dq_sums", "lengths_kv") if product else ("sums", "dq_sums")
+    own = (*_BUFFERS, "lengths_kv") if product else _BUFFERS
     specs = {name: tensor.spec for name, tensor in zip(names, graph.operands, strict=True) if name in own}
     added = {name: len(core.parts) + number for number, name in enumerate((*specs, *constants))}
     places = tuple((order | added)[name] for name in names)
@@ -182,17 +182,8 @@ def _with_buffers(inner: Plan, core: Core, product: Plan | None) -> Plan:
     )
 
 
-def _lengths(values: Sequence[int], context: Context) -> DeviceInts:
-    return DeviceInts(context.device, values, "lengths")
-
-
-def _of_parts(inner: Plan, core: Core) -> Plan:
-    """Return a plan for parts of the operands; results outside of them are those of queries without keys."""
-    offsets = tuple(part.offset for part in core.parts)
-    fills = _fills(core) if core.cleared else []
-    if not fills and not any(offsets):
-        return inner
-    return Program(Steps((), [*fills, Step(inner, None, ALPHA, BETA, offsets)]), about="{}", main=inner)
+def _lengths(values: Sequence[int], context: Context) -> DeviceNumbers:
+    return DeviceNumbers(context.device, values, "lengths")
 
 
 def _fills(core: Core) -> list[Step]:
@@ -206,3 +197,64 @@ def _fills(core: Core) -> list[Step]:
 def fills_of(core: Core) -> Program:
     """Return the plan of the results of queries without keys: zeros, and -inf in the statistics."""
     return Program(Steps((), _fills(core)), about=FILLED)
+
+
+# --- zeros behind the lengths of padded sequences ----------------------------------------------------------
+
+
+def clearing_plan(problem: PaddingProblem, context: Context, *, by_driver: bool = False) -> Program:
+    """Return the plan of a selection of x or 0, by the number of rows that are left in a sequence.
+
+    Without legacy calls, the driver repeats the lengths and the places of rows, and a graph subtracts them.
+    """
+    x, y = problem.x, problem.y
+    batch, heads, length, head = x.shape
+    dense = like_axes(x.shape, x)
+    steps_of_rows = tuple(step // head for step in dense.strides[:3])
+    left = TensorSpec((batch, heads, length, 1), (*steps_of_rows, 1), "float32")
+    left_of_each = dense._replace(dtype="float32")
+    lengths, floats = (TensorSpec.packed((batch, 1, 1, 1), dtype) for dtype in ("int32", "float32"))
+    places = TensorSpec.packed((1, 1, length, 1))
+    x_in_place, y_in_place = (equivalent_strides(x.shape, one.strides, dense.strides) for one in (x, y))
+    # The pointers of a run are x, lengths, y; those of temporaries follow, then the places of rows.
+    source, target = (0 if x_in_place else 6), (2 if y_in_place else 7)
+    rows = batch * heads * length
+    if by_driver:
+        repeated = [Step(expand_plan(floats, left), (3, 4)), Step(expand_plan(places, left), (9, 8))]
+        one = Formulas(Matrix(1, rows, "columns"), 2, context)
+        one.store(one.tensor(0, "float32") - one.tensor(1, "float32"), 0, "float32")
+        numbers = [*repeated, Step(one.program(), (4, 8))]
+    else:
+        numbers = [
+            Step(fill_plan(left, 0.0), (4,)),
+            Step(op_tensor_of("add", left, floats, left), (4, 3, 4)),
+            Step(op_tensor_of("add", left, places, left, alpha2=-1.0), (4, 8, 4)),
+        ]
+    steps = [
+        Step(cast_by_graph(lengths, floats, context), (1, 3)),
+        *numbers,
+        Step(expand_plan(left, left_of_each), (4, 5)),
+        Step(first_plan(selection_graph(rows, head, x.dtype), context), (source, 5, target)),
+    ]
+    steps[:0] = [] if x_in_place else [Step(copy_plan(x, dense), (0, 6))]
+    steps += [] if y_in_place else [Step(copy_plan(dense, y), (7, 2))]
+    temporaries = [floats, left, left_of_each, dense, dense, *[left] * by_driver]
+    return Program(Steps(temporaries, steps), constants=[partial(_places, length)])
+
+
+def _places(length: int, context: Context) -> DeviceNumbers:
+    return DeviceNumbers(context.device, range(length), "places of rows", "float32")
+
+
+def selection_graph(rows: int, head: int, dtype: str) -> Graph:
+    """Return the graph that keeps elements of x for which the number of rows that are left is positive."""
+    # Engines do not repeat a column that the graph computes: the numbers are repeated before.
+    shape = (1, rows, head)
+    x, y = (Tensor(uid, TensorSpec.packed(shape, dtype)) for uid in (1, 3))
+    left = Tensor(2, TensorSpec.packed(shape))
+    kept = Tensor(4, TensorSpec.packed(shape, "bool"), virtual=True)
+    zero, nothing = (Tensor(uid, TensorSpec.packed((1, 1, 1)), value=0.0) for uid in (5, 6))
+    compare = node("pointwise", mode="cmp_gt", math_prec="float32", xdesc=left, bdesc=zero, ydesc=kept)
+    choose = {"xdesc": x, "bdesc": nothing, "tdesc": kept, "ydesc": y}
+    select = node("pointwise", mode="binary_select", math_prec="float32", **choose)
+    return Graph((compare, select), (x, left, y))

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ... import algo_cache
 from ..._config import config
+from ...array import DeviceArray
+from ...array_creation import as_operand
 from ...autotune.request import AlgoRequest, request
+from ...context import Context
+from ...cuda.stream import Stream
+from ...dtypes import DTYPES
 from ...legal.conditions import without_wrong_tf32
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_or_scale
+from ...shapes.checks import Outs, Specs
 from ...shapes.conv import GEOMETRY, ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
-from ...shapes.specs import TensorSpec
+from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._keys import enum_names, freeze
-from .._operation import Operation, Select
+from .._operation import NEW, CallSignature, Operation, Select
 from .candidates import SOURCE, named_algorithm
 
 
@@ -40,13 +46,7 @@ class ConvParams(NamedTuple):
 
 
 def _problem(
-    direction: str,
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    shape: Any,
-    *params: Any,
-    scaled: str,
-    aligned: bool,
+    direction: str, specs: Specs, outs: Outs, shape: Any, *params: Any, scaled: str, aligned: bool
 ) -> ConvProblem:
     given = ConvParams(*params)
     problem = conv_problem(
@@ -64,9 +64,7 @@ def _problem(
     return without_wrong_tf32(problem) if given.precision is None else problem
 
 
-def _transposed(
-    specs: dict[str, TensorSpec], outs: Any, output_padding: Any, *params: Any, **facts: Any
-) -> ConvProblem:
+def _transposed(specs: Specs, outs: Any, output_padding: Any, *params: Any, **facts: Any) -> ConvProblem:
     """Make the problem of a transposed convolution; the shape of its result follows from its operands."""
     x, w = specs.values()
     geometry = ConvParams(*params).geometry
@@ -141,3 +139,40 @@ def _operation(problem: Callable[..., ConvProblem]) -> Operation:
 
 CONV = {direction: _operation(partial(_problem, direction)) for direction in ROLES}
 TRANSPOSED = _operation(_transposed)
+
+
+Result = TypeVar("Result")
+
+
+class SampleOperands:
+    """The arrays that a call is prepared for, and possibly timed on."""
+
+    def __init__(self, names: tuple[str, ...], given: tuple[Any, ...], out: Any, where: Stream) -> None:
+        self._names, self._stream = names, where
+        self.arrays = tuple(as_operand(array, name, where) for array, name in zip(given, names, strict=True))
+        self._outs = () if out is None else (as_operand(out, "out", where, written=True),)
+
+    def signature(self, params: tuple[Any, ...], alpha: float, beta: float) -> CallSignature:
+        """Return the signature of a call on these operands."""
+        return CallSignature(
+            self._names,
+            tuple(array.spec for array in self.arrays),
+            tuple(array.spec for array in self._outs) or NEW,
+            params,
+            (alpha != 1, beta != 0),
+            not any(array.pointer % ALIGNMENT for array in (*self.arrays, *self._outs)),
+        )
+
+    def used(self, ctx: Context, result: TensorSpec, work: Callable[[list[int]], Result]) -> Result:
+        """Call ``work``, which enqueues calls on these operands and a new result, in stream order."""
+        low, high = result.extent
+        nbytes = (high - low) * DTYPES[result.dtype].itemsize
+        scratch = DeviceArray.new(result, nbytes, self._stream, "a result to time on")
+        for array in self.arrays:
+            array.wait_for_writer(self._stream)
+        try:
+            with ctx.working(self._stream):
+                return work([*(array.pointer for array in self.arrays), scratch.pointer])
+        finally:
+            for array in self.arrays:
+                array.record_use(self._stream)

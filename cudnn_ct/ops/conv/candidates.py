@@ -31,19 +31,9 @@ from ...plans.wrappers import on_copies, scaled_after
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, nearest_layout
-from .._reduced_source import ReducedSource
+from .._graph_source import ReducedSource
 from . import graph, legacy
-from .graph import (
-    Packing,
-    engine_conversions,
-    for_engines,
-    graph_of,
-    layout_conversions,
-    operands_of,
-    relaid_out,
-    with_epilogue,
-)
-from .legacy_plans import unfused_plan, why_not_unfused
+from .legacy import unfused_plan, why_not_unfused
 
 
 def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
@@ -148,7 +138,9 @@ class Convolutions(CandidateSource):
             inner = self.plan(
                 unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context
             )
-            packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
+            packed = graph.relaid_out(
+                problem, tuple(step for step in graph.with_epilogue(problem) if step[0] == "b")
+            )
             return _on_copies(unfused_plan(packed, inner), problem, packed)
         make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.backend)
         if candidate.backend == "product":
@@ -156,22 +148,26 @@ class Convolutions(CandidateSource):
         if make is None:
             raise NotSupportedError(f"backend {candidate.backend!r} does not exist for this {problem}")
         legacy_call = candidate.backend == "legacy"
-        offered = list(layout_conversions(problem)) if legacy_call else engine_conversions(problem)
+        offered = (
+            list(graph.layout_conversions(problem)) if legacy_call else graph.engine_conversions(problem)
+        )
         if candidate.relayout not in offered:  # a stored candidate may name any copies, or none
             raise NotSupportedError(
                 f"{candidate} is not for this {problem}: got relayout={candidate.relayout}, "
                 f"expected one of {offered}"
             )
-        relaid = relaid_out(problem, candidate.relayout)
+        relaid = graph.relaid_out(problem, candidate.relayout)
         align = not problem.core.aligned and _needs_alignment(problem, candidate.backend)
         made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
         if problem.core.scaled and not legacy_call:
-            made = scaled_after(made, len(operands_of(problem)) - 1, relaid.result)
+            made = scaled_after(made, len(graph.operands_of(problem)) - 1, relaid.result)
         return _on_copies(made, problem, relaid, align)
 
     def graph_of(self, problem: Any) -> Graph:
         """Return the graph that engines compute, on contiguous and aligned copies where they need them."""
-        return graph_of(_in_aligned_memory(relaid_out(problem, engine_conversions(problem)[0])))
+        return graph.graph_of(
+            _in_aligned_memory(graph.relaid_out(problem, graph.engine_conversions(problem)[0]))
+        )
 
 
 CONVOLUTIONS = Convolutions()
@@ -179,7 +175,7 @@ CONVOLUTIONS = Convolutions()
 
 def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Plan:
     """Wrap a plan for relaid operands so that it accepts the operands of the problem."""
-    pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
+    pairs = zip(graph.operands_of(problem).values(), graph.operands_of(relaid).values(), strict=True)
     moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
     return on_copies(plan, moves, align=align) if align or relaid != problem else plan
 
@@ -218,9 +214,9 @@ def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tupl
     The mode "first" has only the first choice of "b", which takes a tenth of the time.
     """
     finders: list[_Finder] = [partial(_ranked_engines, *mode) for mode in modes]
-    if modes and isinstance(problem, ConvProblem) and not for_engines(problem):
+    if modes and isinstance(problem, ConvProblem) and not graph.for_engines(problem):
         finders.insert(0, graph.preferred)
-    needed, *others = engine_conversions(problem)
+    needed, *others = graph.engine_conversions(problem)
     engines = _copies(problem, "graph")
     sources: list[tuple[Heuristic, bool]] = [
         (partial(_engines, problem, find, needed), engines) for find in finders
@@ -235,7 +231,7 @@ def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tupl
 
 def _copies(problem: Any, backend: str) -> bool:
     """Return whether a backend runs on copies of operands, for their address or their layout."""
-    if backend == "graph" and for_engines(problem):
+    if backend == "graph" and graph.for_engines(problem):
         return True
     return not problem.core.aligned and _needs_alignment(problem, backend)
 
@@ -246,9 +242,9 @@ def _ranked_engines(mode: str, most: int | None, problem: Any, context: Context)
     return graph.candidates(problem, context, (mode,), most)
 
 
-def _engines(problem: Any, find: _Finder, packing: Packing, context: Context) -> list[Candidate]:
+def _engines(problem: Any, find: _Finder, packing: graph.Packing, context: Context) -> list[Candidate]:
     """Return engines for contiguous and aligned operands as candidates that copy the other operands."""
-    rows = find(_in_aligned_memory(relaid_out(problem, packing)), context)
+    rows = find(_in_aligned_memory(graph.relaid_out(problem, packing)), context)
     return _with_copies(problem, [row._replace(relayout=packing) for row in rows] if packing else rows)
 
 
@@ -260,7 +256,7 @@ def _further_engines(problem: Any, context: Context) -> list[Candidate]:
     def find(relaid: Any, context: Context) -> list[Candidate]:
         return [graph.by_name(relaid, name, context) for name in names]
 
-    return _engines(problem, find, engine_conversions(problem)[0], context)
+    return _engines(problem, find, graph.engine_conversions(problem)[0], context)
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:
@@ -272,7 +268,7 @@ def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
     """Add the workspace for aligned copies to candidates whose operands may need copies."""
     if not rows or problem.core.aligned:
         return rows
-    room = room_of(operands_of(problem).values())
+    room = room_of(graph.operands_of(problem).values())
     return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
 
 
@@ -280,7 +276,7 @@ def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
     if is_engine(name):
         return [
             partial(_engines, problem, lambda relaid, ctx: [graph.by_name(relaid, name, ctx)], packing)
-            for packing in engine_conversions(problem)
+            for packing in graph.engine_conversions(problem)
         ]
     if is_product(name):
         engine = name.removeprefix(PRODUCT)
@@ -358,7 +354,7 @@ def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context
     strides = zip(problem.core.padding, padded.strides[2:], strict=True)
     start = sum((before - min(before, after)) * step for (before, after), step in strides)
     start *= DTYPES[x.dtype].itemsize
-    names = list(operands_of(problem))
+    names = list(graph.operands_of(problem))
     image, copy = names.index("x"), len(names)
     places = tuple(copy if place == image else place for place in range(len(names)))
     if problem.core.direction == "backward_data":

@@ -18,7 +18,7 @@ from .._operands import present
 from .._operation import Operation, Select
 from .call import CONV, ConvParams, request_of, select
 from .conv import conv
-from .legacy_plans import unfused_plan
+from .legacy import unfused_plan
 
 
 @documented(conv)
@@ -51,7 +51,6 @@ def conv_bias_activation(
     Parameters
     ----------
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
-    w : device array, shape (K, C / groups, *window), dtype of x
     bias : device array, shape (K,), dtype of x; or None
         Bias per channel of the result.
     residual : device array, shape of the result, dtype of x, optional

@@ -146,8 +146,9 @@ def _graph_of(problem: ConvProblem | FusedConv) -> Graph:
     core, specs, numbers = problem.core, operands_of(problem), count(1)
 
     def tensor(spec: TensorSpec, virtual: bool = False) -> Tensor:
-        written = two_axes(_with_packed_strides(spec, core))
-        return Tensor(next(numbers), written, virtual)
+        if 1 in spec.shape and spec.layouts:  # engines are selected by the strides of axes of length 1, too
+            spec = spec._replace(strides=packed_strides(spec.shape, written_as(spec, core)))
+        return Tensor(next(numbers), two_axes(spec), virtual)
 
     tensors: dict[str, Tensor] = {
         name: tensor(specs[name]) for name in ("x", "w", "y", "z", "b") if name in specs
@@ -210,25 +211,12 @@ def activation_step(activation: str, coefficient: float, **others: Any) -> dict[
     return {"mode": mode, **others, parameter: coefficient}
 
 
-def _with_packed_strides(spec: TensorSpec, problem: ConvProblem) -> TensorSpec:
-    """Give axes of length 1 the strides of a contiguous layout, because engines are selected by them."""
-    if 1 not in spec.shape or not spec.layouts:
-        return spec
-    return spec._replace(strides=packed_strides(spec.shape, written_as(spec, problem)))
-
-
 def two_axes(spec: TensorSpec) -> TensorSpec:
     """Expand one spatial axis into two, the first of length 1: engines support two and three."""
     if len(spec.shape) != 3:
         return spec
     (n, c, length), (step_n, step_c, step) = spec.shape, spec.strides
     return TensorSpec((n, c, 1, length), (step_n, step_c, max(length * step, 1), step), spec.dtype)
-
-
-def channels_last(spec: TensorSpec) -> TensorSpec:
-    """Return a contiguous tensor with two or three spatial axes and the strides of channels last."""
-    # Engines are selected by the strides of axes of length 1 too.
-    return two_axes(spec._replace(strides=packed_strides(spec.shape, "nhwc")))
 
 
 def as_images(problem: Any) -> Any:
@@ -243,7 +231,9 @@ def as_images(problem: Any) -> Any:
         name: spec if len(spec.shape) > 2 else spec._replace(shape=(1, spec.size, *ones))
         for name, spec in specs.items()
     }
-    return problem._replace(**{name: channels_last(spec) for name, spec in images.items()})
+    # Engines are selected by the strides of axes of length 1 too.
+    last = {name: spec._replace(strides=packed_strides(spec.shape, "nhwc")) for name, spec in images.items()}
+    return problem._replace(**{name: two_axes(spec) for name, spec in last.items()})
 
 
 def geometry_of(problem: ConvProblem) -> dict[str, Any]:

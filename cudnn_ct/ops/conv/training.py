@@ -7,30 +7,19 @@ from typing import Any, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
+from ...shapes import training_fusions as rules
 from ...shapes.checks import Outs, Specs
-from ...shapes.training_fusions import (
-    BatchNormFinalizeResult,
-    ConvBatchNormGradients,
-    ConvStatisticsResult,
-    DataGradient,
-    FilterGradient,
-    StatisticsProblem,
-    data_gradient,
-    filter_gradient,
-    finalize_problem,
-    statistics_problem,
-)
+from ...shapes.training_fusions import BatchNormFinalizeResult, ConvBatchNormGradients, ConvStatisticsResult
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, Padding, PerAxis, Shape, StreamLike
-from .._algo_arguments import select_engine, without_factors
 from .._call import execute, execute_as
 from .._documented import documented
 from .._fallback import by_engines
+from .._graph_source import select_engine, without_factors
 from .._operands import present
 from .._operation import Operation
+from . import training_graphs as graphs
 from .call import conv_of
 from .scaled import conv_scale_bias_activation
-from .training_formulas import data_by_formulas, filter_by_formulas, finalize_by_formulas
-from .training_graphs import DATA_SOURCE, FILTER_SOURCE, FINALIZE_SOURCE, STATISTICS_SOURCE
 
 
 @documented(conv_scale_bias_activation)
@@ -57,7 +46,6 @@ def conv_batch_norm_statistics(
 
     Parameters
     ----------
-    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32
     w : device array, shape (K, C, *window), dtype of x
     scale : device array, shape (C,), dtype of x, optional
         Factor of each channel of x; ``eq_scale`` of :func:`batch_norm_finalize`.
@@ -183,22 +171,22 @@ def batch_norm_finalize(
 
 
 @without_factors
-def _statistics(specs: Specs, outs: Outs, *geometry: Any, aligned: bool) -> StatisticsProblem:
+def _statistics(specs: Specs, outs: Outs, *geometry: Any, aligned: bool) -> rules.StatisticsProblem:
     conv = conv_of("forward", specs["x"], specs["w"], outs[0], geometry)
-    return statistics_problem(conv, specs, outs, aligned=aligned)
+    return rules.statistics_problem(conv, specs, outs, aligned=aligned)
 
 
 STATISTICS = Operation(
     "a convolution with statistics",
     _statistics,
-    select=partial(select_engine, source=STATISTICS_SOURCE),
+    select=partial(select_engine, source=graphs.STATISTICS_SOURCE),
     written=("out", "sums of out", "square_sums of out"),
 )
 FINALIZE = Operation(
     "the statistics of a batch normalisation",
-    without_factors(finalize_problem),
-    (by_engines(finalize_by_formulas, "engines_precompiled"),),
-    select=partial(select_engine, source=FINALIZE_SOURCE, replaced=True),
+    without_factors(rules.finalize_problem),
+    (by_engines(graphs.finalize_by_formulas, "engines_precompiled"),),
+    select=partial(select_engine, source=graphs.FINALIZE_SOURCE, replaced=True),
     written=("out", *(f"{name} of out" for name in BatchNormFinalizeResult._fields[1:])),
 )
 
@@ -355,28 +343,28 @@ def conv_backward_filter_scale_bias_relu(
 
 
 @without_factors
-def _data(specs: Specs, outs: Outs, *geometry: Any, aligned: bool) -> DataGradient:
+def _data(specs: Specs, outs: Outs, *geometry: Any, aligned: bool) -> rules.DataGradient:
     shape = specs["x"].shape
     conv = conv_of("backward_data", specs["dy"], specs["w"], outs[0], geometry, shape=shape)
-    return data_gradient(conv, specs, outs, aligned=aligned)
+    return rules.data_gradient(conv, specs, outs, aligned=aligned)
 
 
 @without_factors
-def _filter(specs: Specs, outs: Outs, w_shape: Any, *geometry: Any, aligned: bool) -> FilterGradient:
+def _filter(specs: Specs, outs: Outs, w_shape: Any, *geometry: Any, aligned: bool) -> rules.FilterGradient:
     conv = conv_of("backward_filter", specs["dy"], specs["x"], outs[0], geometry, shape=w_shape)
-    return filter_gradient(conv, specs, aligned=aligned)
+    return rules.filter_gradient(conv, specs, aligned=aligned)
 
 
 DATA = Operation(
     "the gradient of a convolution, a relu and a batch normalisation",
     _data,
-    (by_engines(data_by_formulas, "engines_precompiled"),),
-    select=partial(select_engine, source=DATA_SOURCE, replaced=True),
+    (by_engines(graphs.data_by_formulas, "engines_precompiled"),),
+    select=partial(select_engine, source=graphs.DATA_SOURCE, replaced=True),
     written=("out", *(f"{name} of out" for name in ConvBatchNormGradients._fields[1:])),
 )
 FILTER = Operation(
     "the gradient of a convolution's filter with scaled data",
     _filter,
-    (by_engines(filter_by_formulas, "engines_precompiled"),),
-    select=partial(select_engine, source=FILTER_SOURCE, replaced=True),
+    (by_engines(graphs.filter_by_formulas, "engines_precompiled"),),
+    select=partial(select_engine, source=graphs.FILTER_SOURCE, replaced=True),
 )

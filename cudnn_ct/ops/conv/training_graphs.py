@@ -1,14 +1,22 @@
-"""Graphs of convolutions with parts of a batch normalisation, and their engines."""
+"""Graphs of convolutions with parts of a batch normalisation: fused ones, and separate ones."""
 
 from __future__ import annotations
 
+from ... import algo_cache
+from ...context import Context
 from ...graph.operations import Graph
+from ...plans.base import Plan, tensors_of
+from ...plans.program import Program
+from ...shapes.conv import ConvProblem
+from ...shapes.norm import norm_samples
+from ...shapes.specs import TensorSpec, equivalent_strides
 from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGradient, StatisticsProblem
 from .._definition import Definition, defines
-from .._graph_source import GraphSource
-from .._reduced_source import packed_source
+from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
+from .._graph_source import AlgoArguments, GraphSource, packed_source
 from ..graph.tensors import GraphTensor
-from .graph import as_images, geometry_of, packed_operands
+from .candidates import SOURCE
+from .graph import as_images, geometry_of, operands_of, packed_operands
 
 
 @defines
@@ -72,3 +80,88 @@ STATISTICS_SOURCE = packed_source(GraphSource(statistics_graph), packed_operands
 FINALIZE_SOURCE = packed_source(GraphSource(finalize_graph), packed_operands)
 DATA_SOURCE = packed_source(GraphSource(data_graph), packed_operands)
 FILTER_SOURCE = packed_source(GraphSource(filter_graph), packed_operands)
+
+
+# --- separate graphs, where no engine has the fused ones ---------------------------------------------------
+
+
+def finalize_by_formulas(problem: BatchNormFinalize, context: Context) -> Program | None:
+    """Return a plan of the statistics of a batch from its sums."""
+    specs = tensors_of(problem)
+    if not all("nchw" in spec.layouts for spec in specs.values()):
+        return None
+    names = list(specs)
+    one = Formulas(Matrix(1, problem.sums.size, "columns"), len(names), context)
+    sums, squares, scale, bias, *running = (one.tensor(place, "float32") for place in range(6))
+
+    def store(name: str, term: Term) -> Term:
+        return one.store(term, names.index(name), specs[name].dtype)
+
+    mean = store("mean", sums * (1 / problem.elements))
+    variance = squares * (1 / problem.elements) - mean * mean
+    inverse = store("invstd", pointwise("rsqrt", variance + problem.epsilon))
+    store("eq_scale", inverse * scale)
+    store("eq_bias", bias - mean * (inverse * scale))
+    weight, unbiased = problem.momentum, problem.elements / (problem.elements - 1)
+    store("next_mean", running[0] * (1 - weight) + mean * weight)
+    store("next_var", running[1] * (1 - weight) + variance * (weight * unbiased))
+    return one.program()
+
+
+def filter_by_formulas(problem: FilterGradient, context: Context) -> Program | None:
+    """Return a plan of the scaled data, and of the gradient of the filter."""
+    matrix = _pixels(problem.x, problem.scale, problem.bias)
+    if matrix is None:
+        return None
+    one = Formulas(matrix, 5, context)
+    x, scale, bias = (
+        one.tensor(place, spec.dtype, vector=spec is not problem.x)
+        for place, spec in enumerate((problem.x, problem.scale, problem.bias), 1)
+    )
+    data = one.kept(pointwise("relu_fwd", x * scale + bias), problem.x.dtype)
+    _convolve(one, problem.core, context, {"y": 0, "x": one.place(data), "w": 4})
+    return one.program()
+
+
+def data_by_formulas(problem: DataGradient, context: Context) -> Program | None:
+    """Return a plan of the gradient of the convolution, and of those of the normalisation before it."""
+    names = list(tensors_of(problem))
+    parameters = ("mean", "invstd", "scale", "bias")
+    matrix = _pixels(problem.x, *(getattr(problem, name) for name in parameters))
+    dz, x = problem.dz, problem.x
+    if matrix is None or not dz.layouts or not equivalent_strides(x.shape, dz.strides, x.strides):
+        return None
+    one = Formulas(matrix, len(names), context)
+    _convolve(one, problem.core, context, {"y": 0, "w": 1, "x": names.index("dz")})
+    data, slope = (one.tensor(names.index(name), x.dtype) for name in ("x", "dz"))
+    mean, inverse, scale, bias = (
+        one.tensor(names.index(name), "float32", vector=True) for name in parameters
+    )
+    normal = (data - mean) * inverse
+
+    def store(name: str, term: Term) -> Term:
+        return one.store(term, names.index(name), tensors_of(problem)[name].dtype)
+
+    gradient = store("dz", pointwise("relu_bwd", normal * scale + bias, slope))
+    share = 1 / norm_samples(x.shape, "spatial")
+    dscale, dbias = store("dscale", total(gradient * normal)), store("dbias", total(gradient))
+    factor = store("eq_dz_scale", scale * inverse)
+    of_x = store("eq_x_scale", factor * dscale * inverse * -share)
+    store("eq_bias", of_x * mean * -1.0 - factor * dbias * share)
+    return one.program()
+
+
+def _pixels(x: TensorSpec, *parameters: TensorSpec) -> Matrix | None:
+    """Return the matrix of pixels and channels; None if x does not have channels last."""
+    shape = (1, x.shape[1], *(1 for _ in x.shape[2:]))
+    vectors = [TensorSpec.packed(shape, spec.dtype) for spec in parameters if "nchw" in spec.layouts]
+    matrix = matrix_of([x], vectors) if len(vectors) == len(parameters) else None
+    return matrix if matrix and matrix.kept == "columns" and matrix.number == 1 else None
+
+
+def _convolve(one: Formulas, core: ConvProblem, context: Context, places: dict[str, int]) -> None:
+    """Add the convolution that the heuristics choose."""
+    chosen: Plan = algo_cache.select(
+        core, SOURCE, context, AlgoArguments("heuristic", None, None).request(core)
+    ).plan
+    one.step(chosen, tuple(places[name] for name in operands_of(core)))

@@ -17,21 +17,8 @@ from ...cuda import interop
 from ...cuda import stream as streams
 from ...errors import NotSupportedError
 from ...plans.wrappers import on_float32
-from ...shapes.ctc import (
-    CTC_ALGOS,
-    CTC_LABELS,
-    CTC_MAX_LABELS,
-    CTCLoss,
-    CTCRepairs,
-    CTCSpec,
-    check_ctc_logits,
-    check_ctc_operands,
-    ctc_outs,
-    ctc_problem,
-    ctc_repairs,
-    ctc_room,
-    ctc_spec,
-)
+from ...shapes import ctc as rules
+from ...shapes.ctc import CTCLoss
 from ...shapes.parse import as_choice
 from ...shapes.specs import CTCLossSpec, Shape
 from ...typing import ArrayLike, StreamLike
@@ -40,8 +27,9 @@ from .._documented import documented
 from .._fallback import Implementation
 from .._operands import stream_of
 from .._operation import Operation
-from .._sequences import DeviceInts, not_on_stream
-from .legacy import PLANS, CTCState, without_steps
+from .._sequences import DeviceNumbers, not_on_stream
+from .._state import CallState
+from .legacy import PLANS, without_steps
 
 MAX_COPIES = 64  # copies of labels and lengths that a thread keeps on the device
 
@@ -136,21 +124,21 @@ def ctc_loss(
     where = stream_of(logits, "logits", stream, (labels, label_lengths, input_lengths))
     with streams.on_device(where.device):
         ctx = context.current(where)
-        array, outs = as_operand(logits, "logits", where), ctc_outs(out)
-        spec = ctc_spec(normalization, out_of_bound, blank)
+        array, outs = as_operand(logits, "logits", where), rules.ctc_outs(out)
+        spec = rules.ctc_spec(normalization, out_of_bound, blank)
         targets = _targets(ctx, array.shape, (labels, label_lengths, input_lengths), spec)
         compute = "float64" if array.spec.dtype == "float64" else "float32"
         kept = "zero" if outs[1] is None else spec.out_of_bound  # new memory holds nothing to keep
         ctc = CTCLossSpec(spec.normalization, kept, targets.room, compute)
-        params = (ctc, as_choice(algo, CTC_ALGOS, "algo"), targets.repairs)
+        params = (ctc, as_choice(algo, rules.CTC_ALGOS, "algo"), targets.repairs)
         names, operands = ("logits", *LABEL_NAMES), (array, *targets.arrays)
-        state = CTCState(targets.host)
+        state = CallState(value=targets.host)
         return CTCLoss(*execute(OPERATION, names, operands, params, outs=outs, stream=where, state=state))
 
 
 OPERATION = Operation(
     "a CTC loss",
-    ctc_problem,
+    rules.ctc_problem,
     (
         Implementation(without_steps),
         *(Implementation(make, aligned=True) for make in PLANS),
@@ -166,12 +154,12 @@ class _Targets(NamedTuple):
     arrays: tuple[DeviceArray, ...]  # on the device
     host: tuple[Any, ...]  # the same as C arrays
     room: int  # the number of labels that the descriptor is made for
-    repairs: CTCRepairs  # the sequences that cuDNN cannot compute, which others replace
+    repairs: rules.CTCRepairs  # the sequences that cuDNN cannot compute, which others replace
 
 
-def _targets(ctx: Context, shape: Shape, values: tuple[Any, ...], spec: CTCSpec) -> _Targets:
+def _targets(ctx: Context, shape: Shape, values: tuple[Any, ...], spec: rules.CTCSpec) -> _Targets:
     """Return labels and lengths as a call takes them; a capture cannot read arrays on the device."""
-    _, _, alphabet = check_ctc_logits(shape, spec.blank)
+    _, _, alphabet = rules.check_ctc_logits(shape, spec.blank)
     if alphabet == 1:
         raise NotSupportedError(f"logits have shape {shape}: a blank alone; cuDNN wants a label too")
     if spec.blank:
@@ -191,7 +179,7 @@ def _targets(ctx: Context, shape: Shape, values: tuple[Any, ...], spec: CTCSpec)
     # Calls that differ in sequences that need no repair share what is prepared.
     unused = {"single": ()} if spec.normalization == "none" else {"ends": ()}
     repairs = targets.repairs._replace(**unused)
-    arrays = tuple(array.view_as(CTC_LABELS) for array in targets.arrays)  # one spec for all sizes
+    arrays = tuple(array.view_as(rules.CTC_LABELS) for array in targets.arrays)  # one spec for all sizes
     return targets._replace(arrays=arrays, repairs=repairs)
 
 
@@ -210,7 +198,7 @@ def _unread(batch: int, device: Sequence[DeviceArray | None], normalization: str
             )
         if name != "labels" and array.size != batch:
             raise ValueError(f"{name} has shape {array.shape}; the batch has {batch} sequences")
-    return _Targets(arrays, (None,) * len(arrays), CTC_MAX_LABELS, CTCRepairs())
+    return _Targets(arrays, (None,) * len(arrays), rules.CTC_MAX_LABELS, rules.CTCRepairs())
 
 
 def _checked(
@@ -220,8 +208,8 @@ def _checked(
     labels, counts, inputs = (
         value if array is None else array.numpy() for value, array in zip(values, device, strict=True)
     )
-    rows, steps = check_ctc_operands(shape, labels, counts, inputs)
-    repairs = ctc_repairs(rows, steps, shape[0])
+    rows, steps = rules.check_ctc_operands(shape, labels, counts, inputs)
+    repairs = rules.ctc_repairs(rows, steps, shape[0])
     # PyTorch saw cuDNN access memory out of bounds for more labels than steps; one label in one step is safe.
     shortened = {*repairs.impossible, *repairs.empty}
     replaced = shortened.union(n for n, _ in repairs.unlabelled)
@@ -229,8 +217,8 @@ def _checked(
     steps = tuple(1 if n in shortened else end for n, end in enumerate(steps))
     lengths = tuple(map(len, rows))
     for n, count in enumerate(lengths):
-        if count > CTC_MAX_LABELS:
-            raise NotSupportedError(f"sequence {n} has {count} labels; cuDNN takes {CTC_MAX_LABELS}")
+        if count > rules.CTC_MAX_LABELS:
+            raise NotSupportedError(f"sequence {n} has {count} labels; cuDNN takes {rules.CTC_MAX_LABELS}")
     numbers = (tuple(chain(*rows)) or (1,), lengths, steps)  # cuDNN needs an address
     arrays = tuple(
         _copied(ctx, value) if array is None or replaced or not _is_as_cudnn_takes_it(array) else array
@@ -238,18 +226,18 @@ def _checked(
     )
     host = tuple((ctypes.c_int * len(value))(*value) for value in numbers)
     # The capacity for labels does not depend on label lengths on the device, which a capture cannot read.
-    room = ctc_room(lengths) if device[1] is None else CTC_MAX_LABELS
+    room = rules.ctc_room(lengths) if device[1] is None else rules.CTC_MAX_LABELS
     return _Targets(arrays, host, room, repairs)
 
 
 def _copied(ctx: Context, values: Shape) -> DeviceArray:
     """Return the copy of numbers on the device, made when they are first seen."""
     copies = ctx.plans.setdefault(_COPIES, BoundedDict(MAX_COPIES))
-    copy: DeviceInts | None = copies.get(values)
+    copy: DeviceNumbers | None = copies.get(values)
     if copy is None:
         if ctx.capturing:
             raise not_on_stream("labels or lengths")
-        copy = copies[values] = DeviceInts(ctx.device, values, "labels or lengths")
+        copy = copies[values] = DeviceNumbers(ctx.device, values, "labels or lengths")
     return copy.on(ctx)
 
 

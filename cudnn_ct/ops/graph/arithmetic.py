@@ -5,7 +5,10 @@ Operands broadcast as in NumPy. Numbers are passed by value.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from numbers import Integral
+from types import MappingProxyType
+from typing import Protocol, TypeVar, cast
 
 from ...errors import NotSupportedError
 from ...shapes.parse import as_bool, as_float, as_int
@@ -13,152 +16,98 @@ from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
 
-class ArithmeticMethods(GraphBuilder):
-    """Arithmetic, comparisons and logic, element by element."""
+class OfOne(Protocol):
+    """A method with one operand."""
 
-    def _pointwise(self, mode: str, name: str | None, **operands: Operand | None) -> GraphTensor:
+    def __call__(self, x: Operand, *, name: str | None = None) -> GraphTensor: ...
+
+
+class OfTwo(Protocol):
+    """A method with two operands."""
+
+    def __call__(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor: ...
+
+
+def _of_one(title: str, doc: str, mode: str = "") -> OfOne:
+    """Return the method of a mode with one operand; the mode is its title by default."""
+
+    def method(self: PointwiseMethods, x: Operand, *, name: str | None = None) -> GraphTensor:
+        return self._pointwise(mode or title, name, x=x)
+
+    return _titled(cast("OfOne", method), title, doc)
+
+
+def _of_two(title: str, doc: str, mode: str = "") -> OfTwo:
+    """Return the method of a mode with two operands."""
+
+    def method(self: PointwiseMethods, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
+        return self._pointwise(mode or title, name, x=x, b=b)
+
+    return _titled(cast("OfTwo", method), title, doc)
+
+
+Method = TypeVar("Method", bound=Callable[..., GraphTensor])
+
+
+def _titled(method: Method, title: str, doc: str) -> Method:
+    method.__name__, method.__qualname__, method.__doc__ = title, f"PointwiseMethods.{title}", doc
+    return method
+
+
+class PointwiseMethods(GraphBuilder):
+    """Arithmetic, comparisons, logic and activations, element by element.
+
+    The gradient of an activation takes its operand x.
+    """
+
+    def _pointwise(
+        self,
+        mode: str,
+        name: str | None,
+        parameters: Mapping[str, float | None] = MappingProxyType({}),
+        **operands: Operand | None,
+    ) -> GraphTensor:
         tensors = [one for one in operands.values() if isinstance(one, GraphTensor)]
         if tensors and all(one.dtype == "int32" for one in tensors):  # indices: whole numbers stay whole
             for role, one in operands.items():
                 if isinstance(one, Integral) and not isinstance(one, bool):
                     operands[role] = self.constant(one, "int32")
-        return self._apply("pointwise", operands, name, mode=mode)["y"]
+        return self._apply("pointwise", operands, name, mode=mode, **parameters)["y"]
 
-    def abs(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the absolute value of x."""
-        return self._pointwise("abs", name, x=x)
-
-    def ceil(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return x rounded up."""
-        return self._pointwise("ceil", name, x=x)
-
-    def cos(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the cosine of x."""
-        return self._pointwise("cos", name, x=x)
-
-    def erf(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the error function of x."""
-        return self._pointwise("erf", name, x=x)
-
-    def exp(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return e to the power of x."""
-        return self._pointwise("exp", name, x=x)
-
-    def floor(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return x rounded down."""
-        return self._pointwise("floor", name, x=x)
-
-    def log(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the natural logarithm of x."""
-        return self._pointwise("log", name, x=x)
-
-    def neg(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return -x."""
-        return self._pointwise("neg", name, x=x)
-
-    def reciprocal(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return 1 / x."""
-        return self._pointwise("reciprocal", name, x=x)
-
-    def rsqrt(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return 1 / sqrt(x)."""
-        return self._pointwise("rsqrt", name, x=x)
-
-    def sin(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the sine of x."""
-        return self._pointwise("sin", name, x=x)
-
-    def sqrt(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the square root of x."""
-        return self._pointwise("sqrt", name, x=x)
-
-    def tan(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the tangent of x."""
-        return self._pointwise("tan", name, x=x)
-
-    def logical_not(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return whether x is 0."""
-        return self._pointwise("logical_not", name, x=x)
-
-    def identity(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return x; as an output it may have another dtype or other strides."""
-        return self._pointwise("identity", name, x=x)
-
-    def add(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return x + b."""
-        return self._pointwise("add", name, x=x, b=b)
-
-    def add_square(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return x + b * b."""
-        return self._pointwise("add_square", name, x=x, b=b)
-
-    def atan2(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the angle of the point (b, x)."""
-        return self._pointwise("atan2", name, x=x, b=b)
-
-    def div(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return x / b."""
-        return self._pointwise("div", name, x=x, b=b)
-
-    def floor_mod(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the remainder of x / b, with the sign of b."""
-        return self._pointwise("floor_mod", name, x=x, b=b)
-
-    def maximum(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the larger of x and b."""
-        return self._pointwise("max", name, x=x, b=b)
-
-    def minimum(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the smaller of x and b."""
-        return self._pointwise("min", name, x=x, b=b)
-
-    def mod(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the remainder of x / b, with the sign of x."""
-        return self._pointwise("mod", name, x=x, b=b)
-
-    def mul(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return x * b."""
-        return self._pointwise("mul", name, x=x, b=b)
-
-    def pow(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return x to the power of b."""
-        return self._pointwise("pow", name, x=x, b=b)
-
-    def sub(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return x - b."""
-        return self._pointwise("sub", name, x=x, b=b)
-
-    def equal(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return whether x equals b."""
-        return self._pointwise("cmp_eq", name, x=x, b=b)
-
-    def not_equal(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return whether x differs from b."""
-        return self._pointwise("cmp_neq", name, x=x, b=b)
-
-    def greater(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return whether x > b."""
-        return self._pointwise("cmp_gt", name, x=x, b=b)
-
-    def greater_equal(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return whether x >= b."""
-        return self._pointwise("cmp_ge", name, x=x, b=b)
-
-    def less(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return whether x < b."""
-        return self._pointwise("cmp_lt", name, x=x, b=b)
-
-    def less_equal(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return whether x <= b."""
-        return self._pointwise("cmp_le", name, x=x, b=b)
-
-    def logical_and(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return whether x and b are not 0."""
-        return self._pointwise("logical_and", name, x=x, b=b)
-
-    def logical_or(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return whether x or b is not 0."""
-        return self._pointwise("logical_or", name, x=x, b=b)
+    abs = _of_one("abs", "Return the absolute value of x.")
+    ceil = _of_one("ceil", "Return x rounded up.")
+    cos = _of_one("cos", "Return the cosine of x.")
+    erf = _of_one("erf", "Return the error function of x.")
+    exp = _of_one("exp", "Return e to the power of x.")
+    floor = _of_one("floor", "Return x rounded down.")
+    log = _of_one("log", "Return the natural logarithm of x.")
+    neg = _of_one("neg", "Return -x.")
+    reciprocal = _of_one("reciprocal", "Return 1 / x.")
+    rsqrt = _of_one("rsqrt", "Return 1 / sqrt(x).")
+    sin = _of_one("sin", "Return the sine of x.")
+    sqrt = _of_one("sqrt", "Return the square root of x.")
+    tan = _of_one("tan", "Return the tangent of x.")
+    logical_not = _of_one("logical_not", "Return whether x is 0.")
+    identity = _of_one("identity", "Return x; as an output it may have another dtype or other strides.")
+    add = _of_two("add", "Return x + b.")
+    add_square = _of_two("add_square", "Return x + b * b.")
+    atan2 = _of_two("atan2", "Return the angle of the point (b, x).")
+    div = _of_two("div", "Return x / b.")
+    floor_mod = _of_two("floor_mod", "Return the remainder of x / b, with the sign of b.")
+    maximum = _of_two("maximum", "Return the larger of x and b.", "max")
+    minimum = _of_two("minimum", "Return the smaller of x and b.", "min")
+    mod = _of_two("mod", "Return the remainder of x / b, with the sign of x.")
+    mul = _of_two("mul", "Return x * b.")
+    pow = _of_two("pow", "Return x to the power of b.")
+    sub = _of_two("sub", "Return x - b.")
+    equal = _of_two("equal", "Return whether x equals b.", "cmp_eq")
+    not_equal = _of_two("not_equal", "Return whether x differs from b.", "cmp_neq")
+    greater = _of_two("greater", "Return whether x > b.", "cmp_gt")
+    greater_equal = _of_two("greater_equal", "Return whether x >= b.", "cmp_ge")
+    less = _of_two("less", "Return whether x < b.", "cmp_lt")
+    less_equal = _of_two("less_equal", "Return whether x <= b.", "cmp_le")
+    logical_and = _of_two("logical_and", "Return whether x and b are not 0.")
+    logical_or = _of_two("logical_or", "Return whether x or b is not 0.")
 
     def select(self, condition: Operand, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
         """Return x where the condition holds, and b elsewhere."""
@@ -168,12 +117,7 @@ class ArithmeticMethods(GraphBuilder):
         """Return the index of each element of x along an axis, as int32."""
         return self._apply("pointwise", {"x": x}, name, mode="gen_index", axis=as_int(axis, "axis"))["y"]
 
-
-# --- activations -------------------------------------------------------------------------------------------
-
-
-class ActivationMethods(GraphBuilder):
-    """Activations, element by element, and their gradients from the operand x of the activation."""
+    # --- activations and their gradients ---
 
     def relu(
         self,
@@ -194,32 +138,27 @@ class ActivationMethods(GraphBuilder):
                 f"slope is not supported: got {slope}, expected at most 1, because cuDNN computes "
                 "max(x, slope * x); use minimum(x, x * slope)"
             )
-        return self._activation("relu_fwd", x, name, **parameters)
+        return self._pointwise("relu_fwd", name, parameters, x=x)
 
-    def tanh(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return the hyperbolic tangent of x."""
-        return self._activation("tanh_fwd", x, name)
-
-    def sigmoid(self, x: Operand, *, name: str | None = None) -> GraphTensor:
-        """Return ``1 / (1 + exp(-x))``."""
-        return self._activation("sigmoid_fwd", x, name)
+    tanh = _of_one("tanh", "Return the hyperbolic tangent of x.", "tanh_fwd")
+    sigmoid = _of_one("sigmoid", "Return ``1 / (1 + exp(-x))``.", "sigmoid_fwd")
 
     def elu(self, x: Operand, *, alpha: float = 1.0, name: str | None = None) -> GraphTensor:
         """Return x where it is positive, and ``alpha * (exp(x) - 1)`` elsewhere."""
-        return self._activation("elu_fwd", x, name, elu_alpha=as_float(alpha, "alpha"))
+        return self._pointwise("elu_fwd", name, {"elu_alpha": as_float(alpha, "alpha")}, x=x)
 
     def gelu(self, x: Operand, *, approximate: bool = False, name: str | None = None) -> GraphTensor:
         """Return ``x * Phi(x)``; ``approximate`` computes the normal distribution Phi by tanh."""
         by_tanh = as_bool(approximate, "approximate")
-        return self._activation("gelu_approx_tanh_fwd" if by_tanh else "gelu_fwd", x, name)
+        return self._pointwise("gelu_approx_tanh_fwd" if by_tanh else "gelu_fwd", name, x=x)
 
     def softplus(self, x: Operand, *, beta: float = 1.0, name: str | None = None) -> GraphTensor:
         """Return ``log(1 + exp(beta * x)) / beta``."""
-        return self._activation("softplus_fwd", x, name, softplus_beta=as_float(beta, "beta"))
+        return self._pointwise("softplus_fwd", name, {"softplus_beta": as_float(beta, "beta")}, x=x)
 
     def swish(self, x: Operand, *, beta: float = 1.0, name: str | None = None) -> GraphTensor:
         """Return ``x * sigmoid(beta * x)``; with beta 1 also called SiLU."""
-        return self._activation("swish_fwd", x, name, swish_beta=as_float(beta, "beta"))
+        return self._pointwise("swish_fwd", name, {"swish_beta": as_float(beta, "beta")}, x=x)
 
     def relu_backward(
         self,
@@ -269,9 +208,6 @@ class ActivationMethods(GraphBuilder):
     ) -> GraphTensor:
         """Return the gradient of :meth:`swish` at x, times dy."""
         return self._gradient("swish_bwd", dy, x, name, swish_beta=as_float(beta, "beta"))
-
-    def _activation(self, mode: str, x: Operand, name: str | None, **parameters: float | None) -> GraphTensor:
-        return self._apply("pointwise", {"x": x}, name, mode=mode, **parameters)["y"]
 
     def _gradient(
         self, mode: str, dy: Operand, x: Operand, name: str | None, **parameters: float | None

@@ -1,11 +1,15 @@
-"""Attention and its parts: methods of :class:`cudnn_ct.Graph`."""
+"""Attention and its parts: methods of :class:`cudnn_ct.Graph`, and graphs as problems of `ops.attention`."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ...shapes.attention import Band, attention_band
+from ...errors import NotSupportedError
+from ...shapes.attention import AttentionProblem, Band, attention_band
+from ...shapes.attention_rules import attention_gradient_problem, attention_problem
+from ...shapes.graph.problem import GraphProblem
 from ...shapes.parse import as_bool, as_float, as_int
+from ...shapes.specs import TensorSpec
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operands
 
@@ -186,3 +190,96 @@ class AttentionMethods(GraphBuilder):
         number = self._scale(q) if scale is None else as_float(scale, "scale")  # type: ignore[arg-type]
         limited = None if band == Band() else tuple(band)
         return self._apply(kind, {**operands, "scale": number}, name, band=limited, **flags)
+
+
+# --- graphs as problems ------------------------------------------------------------------------------------
+
+# The fields of an `AttentionProblem` by the roles of the operations, and the axes that the fields keep.
+_OPERANDS = {
+    **{name: name for name in ("q", "k", "v", "bias")},
+    "seq_len_q": "lengths_q",
+    "seq_len_kv": "lengths_kv",
+    "page_table_k": "page_table",
+    "page_table_v": "page_table_v",
+}
+_FORWARD = {**_OPERANDS, "o": "y", "stats": "stats"}
+_BACKWARD = {
+    **_OPERANDS,
+    **{name: name for name in ("dq", "dk", "dv", "dbias")},
+    "do": "dy",
+    "o": "saved_y",
+    "stats": "saved_stats",
+}
+_KEPT_AXES = {
+    **dict.fromkeys(("seq_len_q", "seq_len_kv"), (0,)),
+    **dict.fromkeys(("page_table_k", "page_table_v"), (0, 2)),
+    "stats": (0, 1, 2),
+}
+
+
+class GraphAttention(NamedTuple):
+    """The problem of attention that a graph is, and the places of its operands among those of the graph."""
+
+    problem: AttentionProblem
+    places: tuple[int, ...]
+
+
+def attention_of(problem: GraphProblem) -> GraphAttention | None:
+    """Return a graph as a problem of attention; None if it has no ``sdpa`` and no ``sdpa_backward``.
+
+    Raises
+    ------
+    NotSupportedError
+        The graph has further operations, or a result of the operation is not an output.
+    """
+    found = [one for one in problem.nodes if one.kind in ("sdpa", "sdpa_backward")]
+    if not found:
+        return None
+    if len(problem.nodes) > 1:
+        raise NotSupportedError(
+            f"cuDNN computes attention in a graph of its own: got {problem}, expected {found[0].kind} only"
+        )
+    (one,) = found
+    pairs = dict((*one.operands, *one.results))
+    if pairs.get("page_table_k") == pairs.get("page_table_v"):
+        pairs.pop("page_table_v", None)
+    forward, operands = one.kind == "sdpa", dict(one.operands)
+    fields, make = (_FORWARD, attention_problem) if forward else (_BACKWARD, attention_gradient_problem)
+    specs = {role: _spec(problem, role, place) for role, place in pairs.items() if role in fields}
+    given = {fields[role].removeprefix("saved_"): spec for role, spec in specs.items() if role in operands}
+    outs = tuple(map(specs.get, ("o", "stats") if forward else ("dq", "dk", "dv", "dbias")))
+    parameters = (problem.operands_of(one)["scale"].value, False, None, 0.0, (0, 0))
+    facts = {"aligned": problem.aligned, "deterministic": one.attribute("deterministic", False)}
+    attention = make(given, outs, outs[-1] is not None, *parameters, **facts)
+    attention = attention._replace(band=Band(*one.attribute("band", ())))
+    memory = (*problem.inputs, *problem.outputs)
+    places = {fields[role]: memory.index(pairs[role]) for role in specs}
+    names = [name for name, value in attention._asdict().items() if isinstance(value, TensorSpec)]
+    missing = [name for name in names if name not in places]
+    if missing:
+        roles = {name: role for role, name in fields.items()}
+        listed = ", ".join(roles[name] for name in missing)
+        raise NotSupportedError(
+            f"cuDNN computes all results of {one.kind} together: {listed} must be among the outputs, too"
+        )
+    return GraphAttention(attention, tuple(places[name] for name in names))
+
+
+def with_deterministic_sums(problem: GraphProblem) -> GraphProblem:
+    """Return a graph whose gradients of attention are summed in one order."""
+    wanted = (("deterministic", True),)
+    nodes = (
+        one._replace(attributes=one.attributes + wanted) if one.kind == "sdpa_backward" else one
+        for one in problem.nodes
+    )
+    return problem._replace(nodes=tuple(nodes))
+
+
+def _spec(problem: GraphProblem, role: str, place: int) -> TensorSpec:
+    spec = problem.values[place].spec
+    axes = _KEPT_AXES.get(role)
+    if axes is None:
+        return spec
+    return TensorSpec(
+        tuple(spec.shape[axis] for axis in axes), tuple(spec.strides[axis] for axis in axes), spec.dtype
+    )

@@ -7,6 +7,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from ... import algo_cache, array_shapes, context
 from ..._config import config
+from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -14,19 +15,21 @@ from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...errors import CudnnError, NotSupportedError
 from ...graph.offline import ShapesOnly
-from ...plans.base import SelectedPlan
+from ...plans.base import Candidate, Plan
+from ...plans.program import Step, chained
 from ...shapes.checks import expect_dtype, expect_shape
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import ArrayLike, StreamLike
-from .._algo_arguments import AlgoArguments
+from .._graph_source import AlgoArguments, GraphSource, ReducedSource, packed_source
 from .._operands import check_writable, read_or_import
 from .._operation import PreparedCall
 from .._prepared import Prepared, ThreadPlan, launch_known, run_checked, run_known
 from .._state import PerContext
-from .attention_problem import with_deterministic_sums
-from .source import source_of
+from ..attention.source import SOURCE as ATTENTION
+from .attention import attention_of, with_deterministic_sums
+from .lower import REWRITES, lowered, with_copies
 
 Results = TypeVar("Results")
 Destinations = ArrayLike | Sequence[ArrayLike | None] | Mapping[str, ArrayLike]
@@ -184,24 +187,15 @@ class BuiltGraph(Prepared, Generic[Results]):
         return plans.get(ctx) or plans.put(ctx, _ThreadPlans(self._prepared(ctx, aligned=True)))
 
     def _prepared(self, ctx: Context, *, aligned: bool) -> PreparedCall:
-        problem = self.problem._replace(aligned=aligned)
-        return PreparedCall.of(
-            problem,
-            self._specs[: len(self._inputs)],
-            problem.results,
-            self._selected(problem, ctx),
-            ctx.device,
-            label="a graph",
-        )
-
-    def _selected(self, problem: GraphProblem, ctx: Context) -> SelectedPlan:
+        problem, inputs = self.problem._replace(aligned=aligned), self._specs[: len(self._inputs)]
         try:
-            return algo_cache.select(problem, source_of(problem), ctx, self._request)
+            selected = algo_cache.select(problem, source_of(problem), ctx, self._request)
         except CudnnError as error:
             note = newer_operations(problem, ctx.library.version)
             if note and isinstance(error, NotSupportedError):
                 error.add_note(note)
             raise
+        return PreparedCall.of(problem, inputs, problem.results, selected, ctx.device, label="a graph")
 
     # --- arrays ---
 
@@ -296,3 +290,22 @@ def _expect(found: TensorSpec, name: str, spec: TensorSpec) -> None:
             f"{name} has the wrong strides: got {found.strides}, expected {spec.strides}; pass a copy, or "
             "build the graph with strides= or layout="
         )
+
+
+# --- candidates --------------------------------------------------------------------------------------------
+
+ENGINES = packed_source(GraphSource(lowered, handled=REWRITES), with_copies)
+
+
+def source_of(problem: GraphProblem) -> CandidateSource:
+    """Return the source of candidates for a graph; raise NotSupportedError if cuDNN cannot compute it."""
+    found = attention_of(problem)
+    if found is None:
+        return ENGINES
+    attention, places = found
+
+    def planned(inner: CandidateSource, _: GraphProblem, candidate: Candidate, context: Context) -> Plan:
+        made = inner.plan(attention, candidate, context)
+        return chained((), [Step(made, places)], about="{}", main=made)
+
+    return ReducedSource(ATTENTION, lambda _: attention, planned, comparable=False)

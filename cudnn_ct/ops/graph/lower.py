@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import gcd, prod
 
@@ -14,12 +14,12 @@ from ...graph.offline import target_of
 from ...graph.operations import Graph, Tensor
 from ...legal.conditions import applying
 from ...shapes.checks import FLOATS
-from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
+from ...shapes.graph.problem import GraphProblem, GraphValue
 from ...shapes.graph.rules import broadcast
 from ...shapes.specs import Shape, TensorSpec
 from ..attention.core import core_of
 from ..attention.graph import graph_of
-from .attention_problem import attention_of
+from .attention import attention_of
 from .native import OF_IMAGES, native_graph
 from .rewrites import with_separate_inputs, without_clips, without_empty_reductions, without_logic
 
@@ -44,12 +44,20 @@ def coalesced(problem: GraphProblem, *, index: bool = True) -> GraphProblem:
     rank = max(len(value.spec.shape) for value in problem.values)
     last = rank - 2 if "matmul" in kinds else rank  # the axes before this one may be merged
     if kinds & _NORMS:
-        if not all(_normalises_rows(one, rank) for one in problem.nodes if one.kind in _NORMS):
+        rows = (
+            rank - 1,
+        )  # norms of rows treat all axes before alike; others tell samples and channels apart
+        norms = [one for one in problem.nodes if one.kind in _NORMS]
+        if not all(
+            one.attribute("mode") in _OF_ROWS and one.attribute("normalized", rows) == rows for one in norms
+        ):
             return problem
         last = min(last, rank - 1)
     axes = [_axes(value.spec, rank) for value in problem.values]
     if kinds <= {"pointwise", "pointwise_backward"}:
-        axes = _in_memory_order(axes)
+        largest = max(axes, key=lambda one: prod(n for n, _ in one))
+        order = sorted(range(rank), key=lambda place: -largest[place][1])  # that it has in memory
+        axes = [[one[place] for place in order] for one in axes]
     if rank > 2 or kinds & {"reduction", *_NORMS}:
         place = 0
         while place + 1 < last:
@@ -76,11 +84,6 @@ def _with_index_of_rows(problem: GraphProblem) -> GraphProblem:
         return problem
     merged = (_with_axes(value, _merged(own, 1)) for value, own in zip(problem.values, axes, strict=True))
     return problem._replace(values=tuple(merged))
-
-
-def _normalises_rows(one: GraphNode, rank: int) -> bool:
-    """Whether a norm treats all axes before the last one alike; others tell samples and channels apart."""
-    return one.attribute("mode") in _OF_ROWS and one.attribute("normalized", (rank - 1,)) == (rank - 1,)
 
 
 def _axes(spec: TensorSpec, rank: int) -> Axes:
@@ -122,13 +125,6 @@ def _image(axes: Axes) -> Axes:
     return [first, last, *middle, *[(1, reach)] * (2 - len(middle))]
 
 
-def _in_memory_order(axes: list[Axes]) -> list[Axes]:
-    """Return the axes of all tensors in the order that those of the largest tensor have in memory."""
-    largest = max(axes, key=lambda one: prod(n for n, _ in one))
-    order = sorted(range(len(largest)), key=lambda place: -largest[place][1])
-    return [[one[place] for place in order] for one in axes]
-
-
 def _with_axes(value: GraphValue, axes: Axes) -> GraphValue:
     if value.role == "constant":
         return value
@@ -149,24 +145,14 @@ def lowered(problem: GraphProblem, target: Target | None = None) -> Graph:
     attention = attention_of(problem)
     if attention is not None:
         return graph_of(core_of(attention.problem, target.version).problem)
-    _check_statistics(problem)
-    _check_padding(problem)
+    _check(problem)
     facts = {one.name for one in applying("rewrite", ("graph", problem), target)}
-    return native_graph(*_rewritten(problem, facts))
-
-
-def _rewritten(problem: GraphProblem, facts: Collection[str]) -> tuple[GraphProblem, dict[int, int]]:
-    """Return a graph that none of the facts is about, and the place of the input behind each added value."""
-    problem = _with_rules(_BEFORE_MERGING, problem, facts)
-    problem = coalesced(problem, index=_INDEX in facts)
-    problem = _with_rules(_AFTER_MERGING, problem, facts)
-    return with_separate_inputs(problem) if _INPUTS in facts else (problem, {})
-
-
-def _with_rules(rules: Mapping[str, _Rule], problem: GraphProblem, facts: Collection[str]) -> GraphProblem:
-    for name, rule in rules.items():
+    for name, rule in _BEFORE_MERGING.items():
         problem = rule(problem) if name in facts else problem
-    return problem
+    problem = coalesced(problem, index=_INDEX in facts)
+    for name, rule in _AFTER_MERGING.items():
+        problem = rule(problem) if name in facts else problem
+    return native_graph(*with_separate_inputs(problem)) if _INPUTS in facts else native_graph(problem)
 
 
 def _with_conditions(problem: GraphProblem) -> GraphProblem:
@@ -196,9 +182,17 @@ REWRITES = (*_BEFORE_MERGING, *_AFTER_MERGING, _INDEX, _INPUTS)
 """Names of the facts that :func:`lowered` computes around."""
 
 
-def _check_statistics(problem: GraphProblem) -> None:
-    """Raise if a norm in training lacks a result: cuDNN 9.28 dies of an instance norm's y alone."""
+def _check(problem: GraphProblem) -> None:
+    """Raise if padding is uneven, or if a norm in training lacks a result.
+
+    cuDNN 9.28 dies of an instance norm's y alone.
+    """
     for one in problem.nodes:
+        if one.kind in OF_IMAGES and one.attribute("pre_paddings") != one.attribute("post_paddings"):
+            raise NotSupportedError(
+                "padding differs between the two sides of an axis, for which engines write wrong numbers; "
+                "pad the operand, or use ct.conv, which does"
+            )
         if one.kind != "norm_forward" or one.attribute("phase") != "training":
             continue
         mode, results = one.attribute("mode"), dict(one.results)
@@ -211,15 +205,6 @@ def _check_statistics(problem: GraphProblem) -> None:
             raise NotSupportedError(
                 f"cuDNN computes the results of norm together: {', '.join(missing)} of {mode} must be among "
                 f"the outputs, too{alone}"
-            )
-
-
-def _check_padding(problem: GraphProblem) -> None:
-    for one in problem.nodes:
-        if one.kind in OF_IMAGES and one.attribute("pre_paddings") != one.attribute("post_paddings"):
-            raise NotSupportedError(
-                "padding differs between the two sides of an axis, for which engines write wrong numbers; "
-                "pad the operand, or use ct.conv, which does"
             )
 
 

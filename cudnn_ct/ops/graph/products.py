@@ -188,7 +188,6 @@ class ProductMethods(GraphBuilder):
 
 # --- normalisations ----------------------------------------------------------------------------------------
 
-
 Norm = Literal["layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm"]
 
 

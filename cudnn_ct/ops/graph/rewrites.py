@@ -8,6 +8,36 @@ from ...shapes.graph.pointwise import LOGICAL
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import TensorSpec
 
+
+class _Rewriting:
+    """A graph while nodes are replaced by elementwise operations: its values and new ones, and its nodes."""
+
+    def __init__(self, problem: GraphProblem) -> None:
+        self._problem, self.values, self.nodes = problem, list(problem.values), list[GraphNode]()
+
+    def number(self, value: float) -> int:
+        """Return the place of a new constant."""
+        return self._new(GraphValue("", TensorSpec((), (), self._problem.compute), "constant", value))
+
+    def pointwise(self, mode: str, *operands: int, like: int, last: bool = False, **attributes: float) -> int:
+        """Add a node; return the place of its result: a new tensor ``like`` another one, or that itself."""
+        spec = self.values[like].spec._replace(dtype=self._problem.compute)
+        y = like if last else self._new(GraphValue("", spec, "virtual"))
+        given = (("mode", mode), *attributes.items())
+        self.nodes.append(
+            GraphNode("pointwise", tuple(zip("xb", operands, strict=False)), (("y", y),), given)
+        )
+        return y
+
+    def _new(self, value: GraphValue) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def graph(self) -> GraphProblem:
+        """Return the graph of all nodes."""
+        return self._problem._replace(values=tuple(self.values), nodes=tuple(self.nodes))
+
+
 # --- reductions of axes of length 1 as elementwise operations: cuDNN 9.19 computes those of products wrong -
 
 _MAGNITUDES = ("amax", "norm1", "norm2")
@@ -15,32 +45,19 @@ _MAGNITUDES = ("amax", "norm1", "norm2")
 
 def without_empty_reductions(problem: GraphProblem) -> GraphProblem:
     """Return a graph without reductions whose operand has the shape of the result."""
-    values = list(problem.values)
-    nodes = [step for one in problem.nodes for step in _elementwise(one, values, problem.compute)]
-    return problem._replace(values=tuple(values), nodes=tuple(nodes))
-
-
-def _elementwise(one: GraphNode, values: list[GraphValue], compute: str) -> list[GraphNode]:
-    """Return the nodes of a reduction of single elements, and add their tensors; return others unchanged."""
-    if one.kind != "reduction":
-        return [one]
-    ((_, x),), ((_, y),) = one.operands, one.results
-    if values[x].spec.shape != values[y].spec.shape:
-        return [one]
-    if one.attribute("operator") in _MAGNITUDES:
-        return [_pointwise("abs", y, x=x)]
-    number = len(values)
-    if one.attribute("operator") != "mul_no_zeros":
-        # cuDNN does not write the result of an identity whose operand has other uses.
-        values.append(GraphValue("", TensorSpec((), (), compute), "constant", 1.0))
-        return [_pointwise("mul", y, x=x, b=number)]
-    values.append(GraphValue("", TensorSpec((), (), compute), "constant", 0.0))
-    values.append(GraphValue("", values[y].spec._replace(dtype=compute), "virtual"))  # 1 for zeros
-    return [_pointwise("cmp_eq", number + 1, x=x, b=number), _pointwise("add", y, x=x, b=number + 1)]
-
-
-def _pointwise(mode: str, y: int, **operands: int) -> GraphNode:
-    return GraphNode("pointwise", tuple(operands.items()), (("y", y),), (("mode", mode),))
+    new = _Rewriting(problem)
+    for one in problem.nodes:
+        ((_, x), *_), ((_, y), *_), operator = one.operands, one.results, one.attribute("operator")
+        if one.kind != "reduction" or problem.values[x].spec.shape != problem.values[y].spec.shape:
+            new.nodes.append(one)
+        elif operator in _MAGNITUDES:
+            new.pointwise("abs", x, like=y, last=True)
+        elif operator == "mul_no_zeros":
+            zero = new.pointwise("cmp_eq", x, new.number(0.0), like=y)  # 1 for zeros
+            new.pointwise("add", x, zero, like=y, last=True)
+        else:  # cuDNN does not write the result of an identity whose operand has other uses
+            new.pointwise("mul", x, new.number(1.0), like=y, last=True)
+    return new.graph()
 
 
 # --- logic -------------------------------------------------------------------------------------------------
@@ -57,40 +74,26 @@ def without_logic(problem: GraphProblem) -> GraphProblem:
     """Replace logical operations by minima, maxima and comparisons with 0."""
     if all(one.attribute("mode") not in LOGICAL for one in problem.nodes):
         return problem
-    values, nodes = list(problem.values), list[GraphNode]()
-
-    def constant(number: int) -> int:
-        value = number if "int" in problem.compute else float(number)
-        values.append(
-            GraphValue(f"number_{len(values)}", TensorSpec((), (), problem.compute), "constant", value)
-        )
-        return len(values) - 1
-
-    zero = constant(0)
+    new, kind = _Rewriting(problem), int if "int" in problem.compute else float
+    zero = new.number(kind(0))
 
     def condition(place: int) -> int:
         """Return a value that is 1 where another value is not 0."""
-        value = values[place]
+        value = problem.values[place]
         if value.role == "constant":
-            return constant(int(value.value != 0))
-        if value.spec.dtype == "bool":
-            return place
-        spec = value.spec._replace(dtype=problem.compute)
-        values.append(GraphValue(f"condition_{len(values)}", spec, "virtual"))
-        results = (("y", len(values) - 1),)
-        nodes.append(GraphNode("pointwise", (("x", place), ("b", zero)), results, (("mode", "cmp_neq"),)))
-        return len(values) - 1
+            return new.number(kind(value.value != 0))
+        return place if value.spec.dtype == "bool" else new.pointwise("cmp_neq", place, zero, like=place)
 
     for one in problem.nodes:
-        mode = one.attribute("mode")
+        mode, operands = one.attribute("mode"), [place for _, place in one.operands]
+        ((_, y), *_) = one.results
         if mode == "logical_not":
-            ((_, x),) = one.operands
-            one = one._replace(operands=(("x", x), ("b", zero)), attributes=(("mode", "cmp_eq"),))
+            new.pointwise("cmp_eq", *operands, zero, like=y, last=True)
         elif mode in LOGICAL:
-            operands = tuple((role, condition(place)) for role, place in one.operands)
-            one = one._replace(operands=operands, attributes=(("mode", _OF_TWO[mode]),))
-        nodes.append(one)
-    return problem._replace(values=tuple(values), nodes=tuple(nodes))
+            new.pointwise(_OF_TWO[mode], *map(condition, operands), like=y, last=True)
+        else:
+            new.nodes.append(one)
+    return new.graph()
 
 
 # --- clips -------------------------------------------------------------------------------------------------
@@ -98,50 +101,32 @@ def without_logic(problem: GraphProblem) -> GraphProblem:
 # Clipped relus next to products of matrices as a relu without clips, a maximum and a minimum. An engine of
 # cuDNN 9.19 for products of float32 ignores the clips of a relu.
 
-_CLIPS = ("relu_lower_clip", "relu_upper_clip")
+_CLIPS, _SLOPE = ("relu_lower_clip", "relu_upper_clip"), "relu_lower_clip_slope"
 
 
 def without_clips(problem: GraphProblem) -> GraphProblem:
     """Return a graph without clipped relus, or itself if it has no product of matrices."""
     if not any(one.kind == "matmul" for one in problem.nodes):
         return problem
-    values = list(problem.values)
-    nodes = [step for one in problem.nodes for step in _unclipped(one, values, problem.compute)]
-    return problem._replace(values=tuple(values), nodes=tuple(nodes))
-
-
-def _unclipped(one: GraphNode, values: list[GraphValue], compute: str) -> list[GraphNode]:
-    """Return the nodes of a clipped relu, and add their tensors; other nodes are returned as they are."""
-    lower, upper = (one.attribute(name) for name in _CLIPS)
-    if one.attribute("mode") != "relu_fwd" or (lower is None and upper is None):
-        return [one]
-    slope = one.attribute("relu_lower_clip_slope")
-    steps: list[tuple[str, float | None, dict[str, float]]] = []  # the mode, the number and the attributes
-    if lower is None:
-        steps.append(("relu_fwd", None, {} if slope is None else {"relu_lower_clip_slope": slope}))
-    elif slope is None:
-        steps.append(("max", lower, {}))
-    else:
-        leaky = {"relu_lower_clip_slope": slope}
-        steps += [("sub", lower, {}), ("relu_fwd", None, leaky), ("add", lower, {})]
-    if upper is not None:
-        steps.append(("min", upper, {}))
-    ((_, source),), ((_, result),) = one.operands, one.results
-    made = []
-    for number, (mode, constant, attributes) in enumerate(steps, 1):
-        operands = [("x", source)]
-        if constant is not None:
-            operands.append(("b", len(values)))
-            values.append(GraphValue("", TensorSpec((), (), compute), "constant", constant))
-        if number < len(steps):
-            source = len(values)
-            between = values[result].spec._replace(dtype=compute)
-            values.append(GraphValue("", between, "virtual"))
+    new = _Rewriting(problem)
+    for one in problem.nodes:
+        lower, upper = (one.attribute(name) for name in _CLIPS)
+        if one.attribute("mode") != "relu_fwd" or (lower is None and upper is None):
+            new.nodes.append(one)
+            continue
+        slope = one.attribute(_SLOPE)
+        leaky = {} if slope is None else {_SLOPE: slope}
+        steps: list[tuple[str, float | None]]  # modes, and the number that each takes
+        if lower is None:
+            steps = [("relu_fwd", None)]
         else:
-            source = result
-        given = (("mode", mode), *attributes.items())
-        made.append(GraphNode("pointwise", tuple(operands), (("y", source),), given))
-    return made
+            steps = [("sub", lower), ("relu_fwd", None), ("add", lower)] if leaky else [("max", lower)]
+        steps += [] if upper is None else [("min", upper)]
+        ((_, x),), ((_, y),) = one.operands, one.results
+        for place, (mode, number) in enumerate(steps, 1):
+            numbers, attributes = ([], leaky) if number is None else ([new.number(number)], {})
+            x = new.pointwise(mode, x, *numbers, like=y, last=place == len(steps), **attributes)
+    return new.graph()
 
 
 # --- repeated operands -------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
-from .._reduced_source import ReducedSource, packed_source
+from .._graph_source import ReducedSource, packed_source
 from ..conv.candidates import CONVOLUTIONS
-from ..conv.legacy_plans import unfused_plan
+from ..conv.legacy import unfused_plan
 from .cublaslt import with_cublaslt
 from .source import sliced_products
 from .views import packed_operands

@@ -29,8 +29,7 @@ from ...plans.base import Candidate, Heuristic, NotChosen, Plan, tensors_of
 from ...shapes.epilogue import FLOAT8, HALF
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import ALIGNMENT, UNALIGNED, TensorSpec
-from .._graph_source import check_engine_name
-from .._reduced_source import ReducedSource
+from .._graph_source import ReducedSource, check_engine_name
 
 BACKEND = "cublaslt"
 MOST = 4  # algorithms that are timed

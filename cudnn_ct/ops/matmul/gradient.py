@@ -101,7 +101,11 @@ def matmul_backward(
         "workspace_limit": workspace_limit,
         "stream": where,
     }
-    gradient, left, right = _as_matrices(*arrays.values())
+    gradient, left, right = arrays.values()
+    if right.ndim == 1:  # views with the axes that vectors lack
+        right, gradient = right[:, None], gradient[..., None]
+    if left.ndim == 1:
+        left, gradient = left[None], gradient[..., None, :]
     da = _product(gradient, right.transpose(_swapped(right)), arrays["a"], outs[0], keywords)
     db = _product(left.transpose(_swapped(left)), gradient, arrays["b"], outs[1], keywords)
     if not with_bias:
@@ -112,17 +116,6 @@ def matmul_backward(
         return MatmulGradients(da, db, transform(arrays["dy"], out=target, stream=where))
     dbias = reduce(arrays["dy"], axis=batch, deterministic=deterministic, out=target, stream=where)
     return MatmulGradients(da, db, dbias)
-
-
-def _as_matrices(
-    dy: DeviceArray, a: DeviceArray, b: DeviceArray
-) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Return views with the axes that vectors lack."""
-    if b.ndim == 1:
-        b, dy = b[:, None], dy[..., None]
-    if a.ndim == 1:
-        a, dy = a[None], dy[..., None, :]
-    return dy, a, b
 
 
 def _swapped(array: DeviceArray) -> tuple[int, ...]:
@@ -141,10 +134,11 @@ def _product(
     """Return the product as the gradient of an operand, summed over the axes that it was broadcast along."""
     stream: Stream = keywords["stream"]
     same: bool | None = keywords["deterministic"]
-    if _foldable(left, right, operand):
+    if operand.ndim <= 2 and left.ndim >= 3 and left.shape[:-2] == right.shape[:-2]:
         tall = left.transpose(_swapped(left))
-        flat = [array.view_as(_flat(array)) for array in (tall, right)]  # type: ignore[arg-type]
-        left, right = flat[0].T, flat[1]
+        rows, columns = _flat(tall), _flat(right)
+        if rows and columns:  # a sum over the batch is one product: the batch axes merge with the rows
+            left, right = tall.view_as(rows).T, right.view_as(columns)
     full = matmul_shape(left.shape, right.shape)
     shape = operand.shape if operand.ndim > 1 else full[-2:]
     own = (*(1,) * (len(full) - len(shape)), *shape)
@@ -161,14 +155,6 @@ def _product(
         target = None if out is None else _viewed(out, own)
         result = transform(result, dtype=operand.spec.dtype, out=target, stream=stream)
     return out if out is not None else _viewed(result, operand.shape)
-
-
-def _foldable(left: DeviceArray, right: DeviceArray, operand: DeviceArray) -> bool:
-    """Whether a sum over the batch is one product: both have the same batch axes, which merge with rows."""
-    if operand.ndim > 2 or left.ndim < 3 or left.shape[:-2] != right.shape[:-2]:
-        return False
-    tall = left.transpose(_swapped(left))
-    return all(_flat(array) is not None for array in (tall, right))
 
 
 def _flat(array: DeviceArray) -> TensorSpec | None:

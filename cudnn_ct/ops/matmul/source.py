@@ -15,9 +15,8 @@ from ...plans.workspace import room_of
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
 from .._definition import Definition, defines, graph_with_epilogue
-from .._elementwise_graph import cast_by_graph
-from .._graph_source import GraphSource
-from .._reduced_source import ReducedSource, packed_source
+from .._formulas import cast_by_graph
+from .._graph_source import GraphSource, ReducedSource, packed_source
 from .cublaslt import with_cublaslt
 from .views import packed_operands, slices_of
 

@@ -62,7 +62,10 @@ def slices_of(problem: MatmulProblem) -> Slices:
     matrices, axes = _folded(matrices, axes)
     places = {name: at for at, name in enumerate(matrices)}
     axes.sort(key=lambda axis: axis.length)
-    inner = axes.pop() if axes and not _reads_behind(problem) else _Axis(1, (0,) * len(places))
+    # Engines of some versions read a number for each matrix where they share one.
+    (subject,) = subjects_of(problem)
+    separate = any(one.name == READS_BEHIND for one in applying("rewrite", subject, target_of(None)))
+    inner = axes.pop() if axes and not separate else _Axis(1, (0,) * len(places))
     count = prod(axis.length for axis in axes)
     if count > MAX_CALLS:
         raise NotSupportedError(
@@ -84,12 +87,6 @@ def slices_of(problem: MatmulProblem) -> Slices:
     )
     aligned = problem.aligned and not any(offset & UNALIGNED for one in offsets for offset in one)
     return Slices(problem._replace(**cores, aligned=aligned), offsets)
-
-
-def _reads_behind(problem: MatmulProblem) -> bool:
-    """Return whether engines would read a number for each matrix where they share one."""
-    (subject,) = subjects_of(problem)
-    return any(one.name == READS_BEHIND for one in applying("rewrite", subject, target_of(None)))
 
 
 def packed_operands(problem: MatmulProblem) -> MatmulProblem:

@@ -16,14 +16,9 @@ from ...plans.call import CallPlan
 from ...plans.elementwise import expand_plan
 from ...plans.program import Step, chained
 from ...plans.wrappers import PlanMaker
+from ...shapes import norm as rules
 from ...shapes.checks import result_slots
-from ...shapes.norm import (
-    WITHOUT_DZ,
-    BatchNormGradients,
-    BatchNormResult,
-    instance_norm_gradient,
-    instance_norm_training,
-)
+from ...shapes.norm import BatchNormGradients, BatchNormResult
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
@@ -139,7 +134,7 @@ def instance_norm_backward(
         return corrected(instance_norm_backward, locals())
     operands = {"x": x, "dy": dy, "scale": scale} | present(mean=mean, invstd=invstd)
     names, given = tuple(operands), tuple(operands.values())
-    dx_out, *sums = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ)
+    dx_out, *sums = result_slots(out, BatchNormGradients._fields, absent=rules.WITHOUT_DZ)
     if any(one is not None for one in sums):
         stream = where = stream_of(x, "x", stream, (*given, *sums))
         arrays = [as_operand(array, name, where) for name, array in operands.items()]
@@ -200,14 +195,14 @@ def _images(problem: Any) -> Iterator[Split]:
 
 _FORWARD = Operation(
     "an instance normalisation",
-    instance_norm_training,
+    rules.instance_norm_training,
     _of_one_image(TRAINING),
     independent=_images,
     written=("out", "mean of out", "invstd of out"),
 )
 _BACKWARD = Operation(
     "the gradient of an instance normalisation",
-    instance_norm_gradient,
+    rules.instance_norm_gradient,
     _of_one_image(GRADIENT),
     independent=_images,
     written=_GRADIENTS,

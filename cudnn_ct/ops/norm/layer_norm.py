@@ -6,14 +6,8 @@ from typing import Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
-from ...shapes.layer_norm import (
-    WITHOUT_DBIAS,
-    WITHOUT_STATISTICS,
-    LayerNormGradients,
-    LayerNormResult,
-    RMSNormGradients,
-    RMSNormResult,
-)
+from ...shapes import layer_norm as rules
+from ...shapes.layer_norm import LayerNormGradients, LayerNormResult, RMSNormGradients, RMSNormResult
 from ...shapes.parse import as_bool
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
 from .._call import execute_as
@@ -83,7 +77,7 @@ def layer_norm(
         return corrected(layer_norm, locals())
     given = {"x": x, "scale": scale} if bias is None else {"x": x, "scale": scale, "bias": bias}
     params = (epsilon, algo, deterministic, workspace_limit)
-    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
+    absent = "" if as_bool(training, "training") else rules.WITHOUT_STATISTICS
     return execute_as(LayerNormResult, LAYER, given, params, out, stream, absent, count=2)
 
 
@@ -190,7 +184,7 @@ def ada_layer_norm(
         return corrected(ada_layer_norm, locals())
     given = {"x": x, "scale": scale} if bias is None else {"x": x, "scale": scale, "bias": bias}
     params = (epsilon, algo, deterministic, workspace_limit)
-    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
+    absent = "" if as_bool(training, "training") else rules.WITHOUT_STATISTICS
     return execute_as(LayerNormResult, ADAPTIVE, given, params, out, stream, absent, count=2)
 
 
@@ -286,7 +280,7 @@ def rms_norm(
         return corrected(rms_norm, locals())
     given = {"x": x, "scale": scale} if bias is None else {"x": x, "scale": scale, "bias": bias}
     params = (epsilon, algo, deterministic, workspace_limit)
-    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
+    absent = "" if as_bool(training, "training") else rules.WITHOUT_STATISTICS
     return execute_as(RMSNormResult, RMS, given, params, out, stream, absent)
 
 
@@ -339,5 +333,5 @@ def rms_norm_backward(
         return corrected(rms_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "invrms": invrms}
     params = (algo, deterministic, workspace_limit)
-    absent = "" if as_bool(bias_gradient, "bias_gradient") else WITHOUT_DBIAS
+    absent = "" if as_bool(bias_gradient, "bias_gradient") else rules.WITHOUT_DBIAS
     return execute_as(RMSNormGradients, RMS_GRADIENT, operands, params, out, stream, absent)

@@ -15,10 +15,9 @@ from ...plans.axes import collapse
 from ...plans.call import ArgumentTemplate, FunctionPlan, PointerSlot, scalar_type
 from ...plans.program import partial_write_error
 from ...plans.workspace import align_after, append
+from ...shapes.checks import Specs
 from ...shapes.norm import NormGradient, NormInference, NormTraining
 from ...shapes.specs import INT_MAX, ActivationSpec, TensorSpec
-
-Specs = dict[str, TensorSpec]
 
 _slot = PointerSlot  # a short name, for long lists of arguments
 
@@ -27,163 +26,131 @@ _ALPHA, _BETA, _Y, _WORKSPACE, _RESERVE = 2, 3, 9, 20, 22
 _GRADIENT_WORKSPACE = -4  # index among the arguments of cudnnBatchNormalizationBackwardEx
 
 
-class TrainingPlan:
-    """``cudnnBatchNormalizationForwardTrainingEx``, and further calls for operations it cannot fuse.
+def training_plan(
+    problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode, fused: bool = False
+) -> FunctionPlan:
+    """Return ``cudnnBatchNormalizationForwardTrainingEx``, and further calls for operations it cannot fuse.
 
     The reserve space of the call is treated as workspace, because the gradient recomputes the mask of the
-    activation from y.
+    activation from y. Alpha and beta scale the last of the operations.
     """
+    z, y, ops = specs.get("z"), specs["y"], BatchNormOps.BN
+    if fused:
+        ops = BatchNormOps.BN_ADD_ACTIVATION if z else BatchNormOps.BN_ACTIVATION
+    of_z, relu = list(specs).index("z") if z else 0, _activation(problem.activation)
+    scalar = scalar_type(DTYPES[y.dtype].accumulate)
+    # Later calls must not be rejected, because the running statistics are already updated then.
+    pointwise = _collapsed(*([] if fused else [y, z] if z else [y] if relu else []))
+    own_relu, own_z, relu = (relu, z, None) if fused else (None, None, relu)
+    x_, y_, scale_ = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
+    z_ = own_z and TensorDescriptor.cached(own_z)
+    sizes, head, library = (
+        (ctypes.c_size_t(), ctypes.c_size_t()),
+        (context.handle, mode, ops),
+        context.library,
+    )
+    library.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+        *head, x_, z_, y_, scale_, own_relu, ctypes.byref(sizes[0])
+    )
+    library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(*head, own_relu, x_, ctypes.byref(sizes[1]))
+    nbytes, reserved = (size.value for size in sizes)
+    momentum, epsilon = ctypes.c_double(problem.momentum), ctypes.c_double(problem.epsilon)
+    arguments = [
+        mode, ops, scalar(1.0), scalar(0.0),
+        x_, _slot("x"), z_, _slot("z") if own_z else None, y_, _slot("y"),
+        scale_, _slot("scale"), _slot("bias"), momentum, _slot("running_mean"), _slot("running_var"),
+        epsilon, _slot("mean"), _slot("invstd"),
+        own_relu, None, nbytes, None, reserved,
+    ]  # fmt: skip
+    template = ArgumentTemplate(arguments, specs)
+    reserve, workspace = align_after(nbytes, reserved)
+    held = 0
+    if relu and problem.scaled:
+        held, workspace = append(workspace, y)
 
-    def __init__(
-        self, problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode, fused: bool = False
-    ) -> None:
-        z, y = specs.get("z"), specs["y"]
-        self._mode, self._ops = mode, BatchNormOps.BN
-        if fused:
-            self._ops = BatchNormOps.BN_ADD_ACTIVATION if z else BatchNormOps.BN_ACTIVATION
-        self._z = list(specs).index("z") if z else 0
-        self._relu = relu = _activation(problem.activation)
-        self._scalar = scalar = scalar_type(DTYPES[y.dtype].accumulate)
-        # Later calls must not be rejected, because the running statistics are already updated then.
-        after = [] if fused else [y, z] if z else [y] if relu else []
-        self._pointwise = _collapsed(*after)
-        own_relu, own_z = (relu, z) if fused else (None, None)
-        x_, y_, scale_ = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
-        z_ = own_z and TensorDescriptor.cached(own_z)
-        self._sizes = nbytes, reserved = self._query_sizes(context, x_, z_, y_, scale_, own_relu)
-        momentum, epsilon = ctypes.c_double(problem.momentum), ctypes.c_double(problem.epsilon)
-        arguments = [
-            mode, self._ops, scalar(1.0), scalar(0.0),
-            x_, _slot("x"), z_, _slot("z") if own_z else None, y_, _slot("y"),
-            scale_, _slot("scale"), _slot("bias"), momentum, _slot("running_mean"), _slot("running_var"),
-            epsilon, _slot("mean"), _slot("invstd"),
-            own_relu, None, nbytes, None, reserved,
-        ]  # fmt: skip
-        self._arguments = ArgumentTemplate(arguments, specs)
-        self._reserve, self.workspace = align_after(nbytes, reserved)
-        self._held = 0
-        if self._pointwise and relu and problem.scaled:
-            self._held, self.workspace = append(self.workspace, y)
-
-    def _query_sizes(
-        self, context: Context, x: Any, z: Any, y: Any, parameters: Any, relu: Any
-    ) -> tuple[int, int]:
-        """Return the sizes of workspace and reserve space, in bytes."""
-        library, head = context.library, (context.handle, self._mode, self._ops)
-        workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
-        library.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-            *head, x, z, y, parameters, relu, ctypes.byref(workspace)
-        )
-        library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(*head, relu, x, ctypes.byref(reserve))
-        return workspace.value, reserve.value
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the call, then add z and apply the activation unless they are fused.
-
-        Alpha and beta scale the last of these operations.
-        """
-        arguments, base = self._arguments.filled(pointers), context.workspace(self.workspace)
-        library, (nbytes, reserved) = context.library, self._sizes
+    def run(context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        arguments, base, library = template.filled(pointers), context.workspace(workspace), context.library
         if nbytes:
             arguments[_WORKSPACE] = base
         if reserved:
-            arguments[_RESERVE] = base + self._reserve
-        relu = self._relu if self._pointwise else None
-        y = target = arguments[_Y]
+            arguments[_RESERVE] = base + reserve
+        result = target = arguments[_Y]
         if relu and beta:
-            target = arguments[_Y] = base + self._held
+            target = arguments[_Y] = base + held
         if not relu and (alpha != 1 or beta):
-            arguments[_ALPHA], arguments[_BETA] = self._scalar(alpha), self._scalar(beta)
+            arguments[_ALPHA], arguments[_BETA] = scalar(alpha), scalar(beta)
         library.cudnnBatchNormalizationForwardTrainingEx(context.handle, *arguments)
-        if not self._pointwise:
+        if not pointwise:
             return
-        whole, *added = self._pointwise
-        one, alpha_, beta_ = self._scalar(1.0), self._scalar(alpha), self._scalar(beta)
+        whole, *added = pointwise
+        one, alpha_, beta_ = scalar(1.0), scalar(alpha), scalar(beta)
         try:
             if added:
-                factor, z = one if relu else alpha_, pointers[self._z]
-                library.cudnnAddTensor(context.handle, factor, *added, z, one, whole, target)
+                factor = one if relu else alpha_
+                library.cudnnAddTensor(context.handle, factor, *added, pointers[of_z], one, whole, target)
             if relu:
-                data = alpha_, whole, target, beta_, whole, y
+                data = alpha_, whole, target, beta_, whole, result
                 library.cudnnActivationForward(context.handle, relu, *data)
         except (BadParamError, NotSupportedError) as error:
             raise partial_write_error(error) from error
 
-    def describe(self) -> str:
-        """Describe the implementation."""
-        after = "; z and activation by separate calls" if self._pointwise else ""
-        what = f"{_label(self._mode)}, {_label(self._ops)}"
-        return f"chosen: cudnnBatchNormalizationForwardTrainingEx, {what}{after}"
+    about = f"cudnnBatchNormalizationForwardTrainingEx, {_label(mode)}, {_label(ops)}"
+    about += "; z and activation by separate calls" if pointwise else ""
+    return FunctionPlan(about, run, workspace)
 
 
-class GradientPlan:
-    """``cudnnBatchNormalizationBackward``, or the ``Ex`` variant with a workspace if ``extended``.
+def gradient_plan(
+    problem: NormGradient, context: Context, specs: Specs, mode: BatchNormMode, extended: bool = False
+) -> FunctionPlan:
+    """Return ``cudnnBatchNormalizationBackward``, or the ``Ex`` variant with a workspace if ``extended``.
 
-    With a fused activation, ``cudnnActivationBackward`` runs first and computes dz.
+    With a fused activation, ``cudnnActivationBackward`` runs first and computes dz. Modes that need reserve
+    space of the forward pass are rejected.
     """
-
-    def __init__(
-        self,
-        problem: NormGradient,
-        context: Context,
-        specs: Specs,
-        mode: BatchNormMode,
-        extended: bool = False,
-    ) -> None:
-        self._mode, self._extended = mode, extended
-        self._relu = _activation(problem.activation)
-        names, activated = list(specs), ("y", "dy", "dz") if self._relu else ()
-        self._pointwise = _collapsed(*(specs[name] for name in activated))
-        self._activated = [names.index(name) for name in activated]
-        gradient = "dz" if self._relu else "dy"
-        x, dy, dx, scale = (TensorDescriptor.cached(specs[name]) for name in ("x", gradient, "dx", "scale"))
-        self._scalar = scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
-        self.workspace = self._workspace_bytes(context, x, dy, dx, scale) if extended else 0
-        epsilon = ctypes.c_double(problem.epsilon)
-        # The extended call also takes y, dz, the bias and an activation, which a fused activation would use.
-        ops, null, no_bias = ([BatchNormOps.BN], [None, None], [None]) if extended else ([], [], [])
-        end = [None, None, self.workspace, None, 0] if extended else []
-        arguments = [
-            mode, *ops, scalar(1.0), scalar(0.0), scalar(1.0), scalar(0.0),
-            x, _slot("x"), *null, dy, _slot(gradient), *null, dx, _slot("dx"), scale, _slot("scale"),
-            *no_bias, _slot("dscale"), _slot("dbias"), epsilon, _slot("mean"), _slot("invstd"), *end,
-        ]  # fmt: skip
-        self._arguments = ArgumentTemplate(arguments, names)
-
-    def _workspace_bytes(self, context: Context, x: Any, dy: Any, dx: Any, parameters: Any) -> int:
-        """Return the workspace size; reject modes that need reserve space of the forward pass."""
-        workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
-        head, library = (context.handle, self._mode, BatchNormOps.BN), context.library
+    relu = _activation(problem.activation)
+    names, activated = list(specs), ("y", "dy", "dz") if relu else ()
+    pointwise = _collapsed(*(specs[name] for name in activated))
+    places = [names.index(name) for name in activated]
+    gradient = "dz" if relu else "dy"
+    x, dy, dx, scale = (TensorDescriptor.cached(specs[name]) for name in ("x", gradient, "dx", "scale"))
+    scalar, workspace = scalar_type(DTYPES[problem.x.dtype].accumulate), ctypes.c_size_t()
+    if extended:
+        reserve, head = ctypes.c_size_t(), (context.handle, mode, BatchNormOps.BN)
+        library = context.library
         library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(*head, None, x, ctypes.byref(reserve))
         if reserve.value:
             raise NotSupportedError(f"it needs {reserve.value:,} bytes of reserve space of the forward pass")
         library.cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-            *head, x, None, dy, None, dx, parameters, None, ctypes.byref(workspace)
+            *head, x, None, dy, None, dx, scale, None, ctypes.byref(workspace)
         )
-        return workspace.value
+    nbytes, epsilon = workspace.value, ctypes.c_double(problem.epsilon)
+    # The extended call also takes y, dz, the bias and an activation, which a fused activation would use.
+    ops, null, no_bias = ([BatchNormOps.BN], [None, None], [None]) if extended else ([], [], [])
+    end = [None, None, nbytes, None, 0] if extended else []
+    arguments = [
+        mode, *ops, scalar(1.0), scalar(0.0), scalar(1.0), scalar(0.0),
+        x, _slot("x"), *null, dy, _slot(gradient), *null, dx, _slot("dx"), scale, _slot("scale"),
+        *no_bias, _slot("dscale"), _slot("dbias"), epsilon, _slot("mean"), _slot("invstd"), *end,
+    ]  # fmt: skip
+    template = ArgumentTemplate(arguments, names)
+    name = f"cudnnBatchNormalizationBackward{'Ex' if extended else ''}"
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue one call, or two if there is an activation."""
-        scalar, library, extended = self._scalar, context.library, self._extended
-        arguments = self._arguments.filled(pointers)
+    def run(context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        arguments = template.filled(pointers)
         if alpha != 1 or beta:
             at = 2 if extended else 1
             arguments[at : at + 2] = scalar(alpha), scalar(beta)
-        if self.workspace:
-            arguments[_GRADIENT_WORKSPACE] = context.workspace(self.workspace)
-        if self._pointwise:
-            y, dy, dz = zip(self._pointwise, (pointers[place] for place in self._activated), strict=True)
-            library.cudnnActivationBackward(
-                context.handle, self._relu, scalar(1.0), *y, *dy, *y, scalar(0.0), *dz
+        if nbytes:
+            arguments[_GRADIENT_WORKSPACE] = context.workspace(nbytes)
+        if pointwise:
+            y, dy, dz = zip(pointwise, (pointers[place] for place in places), strict=True)
+            context.library.cudnnActivationBackward(
+                context.handle, relu, scalar(1.0), *y, *dy, *y, scalar(0.0), *dz
             )
-        name = f"cudnnBatchNormalizationBackward{'Ex' if extended else ''}"
-        getattr(library, name)(context.handle, *arguments)
+        getattr(context.library, name)(context.handle, *arguments)
 
-    def describe(self) -> str:
-        """Describe the implementation."""
-        before = "cudnnActivationBackward, " if self._pointwise else ""
-        extended = "Ex" if self._extended else ""
-        return f"chosen: {before}cudnnBatchNormalizationBackward{extended}, {_label(self._mode)}"
+    before = "cudnnActivationBackward, " if pointwise else ""
+    return FunctionPlan(f"{before}{name}, {_label(mode)}", run, nbytes)
 
 
 def inference_plan(

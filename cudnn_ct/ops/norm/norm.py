@@ -13,17 +13,9 @@ from ...array import DeviceArray
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
 from ...errors import error_from_status
+from ...shapes import norm as rules
 from ...shapes.checks import result_slots
-from ...shapes.norm import (
-    WITHOUT_DZ,
-    BatchNormGradients,
-    BatchNormResult,
-    check_norm_parameters,
-    norm_gradient,
-    norm_inference,
-    norm_parameter_shape,
-    norm_training,
-)
+from ...shapes.norm import BatchNormGradients, BatchNormResult
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, NormMode, OutLike, StreamLike
@@ -37,11 +29,13 @@ from .plans import GRADIENT, INFERENCE, TRAINING
 _RESULTS = ("out", "mean of out", "invstd of out", "running_mean", "running_var")
 _GRADIENTS = ("out", "dscale of out", "dbias of out", "dz of out")
 
-_TRAINING = Operation("a batch normalisation", norm_training, TRAINING, written=_RESULTS)
+_TRAINING = Operation("a batch normalisation", rules.norm_training, TRAINING, written=_RESULTS)
 _INFERENCE = Operation(
-    "a batch normalisation", norm_inference, INFERENCE, independent=partial(along, axes=(0,))
+    "a batch normalisation", rules.norm_inference, INFERENCE, independent=partial(along, axes=(0,))
 )
-_GRADIENT = Operation("the gradient of a batch normalisation", norm_gradient, GRADIENT, written=_GRADIENTS)
+_GRADIENT = Operation(
+    "the gradient of a batch normalisation", rules.norm_gradient, GRADIENT, written=_GRADIENTS
+)
 _OPERANDS = ("x", "scale", "bias")
 
 
@@ -240,7 +234,9 @@ def batch_norm_backward(
             names.append(name)
             given.append(array)
     arguments = (mode, epsilon, activation)
-    outs = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ if activation is None else "")
+    outs = result_slots(
+        out, BatchNormGradients._fields, absent=rules.WITHOUT_DZ if activation is None else ""
+    )
     dx, dscale, dbias, *dz = execute(
         _GRADIENT, tuple(names), tuple(given), arguments, alpha, beta, outs, stream
     )
@@ -300,15 +296,15 @@ def batch_norm_inference_backward(
     given = {"dy": dy, "x": x, "scale": scale, "mean": mean, "var": var}
     operands = [as_operand(array, name, where) for name, array in given.items()]
     dy, x, scale, center, variance = operands
-    check_norm_parameters(x.spec, mode, scale=scale.spec, mean=center.spec, var=variance.spec)
-    outs = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ)
+    rules.check_norm_parameters(x.spec, mode, scale=scale.spec, mean=center.spec, var=variance.spec)
+    outs = result_slots(out, BatchNormGradients._fields, absent=rules.WITHOUT_DZ)
     expected = dict(zip(_GRADIENTS, (x.spec, scale.spec, scale.spec), strict=False))
     dx_out, *sums = results_of_calls(outs, expected, operands, where)
     alpha, beta = parse_scaling(alpha, beta, dx_out)
     none = zeros(variance.shape, variance.dtype, stream=where)
     one = full(variance.shape, 1, variance.dtype, stream=where)
     # The result for x = 1, scale = 1 and a mean of 0 is 1 / sqrt(var + epsilon).
-    sample = full(norm_parameter_shape(x.shape, mode), 1, variance.dtype, stream=where)
+    sample = full(rules.norm_parameter_shape(x.shape, mode), 1, variance.dtype, stream=where)
     inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
     invstd = inverse.view_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
     # The sums come first: they reject wrong operands before anything is written to out.

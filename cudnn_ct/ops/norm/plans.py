@@ -21,6 +21,7 @@ from ...plans.axes import collapse, images
 from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan
 from ...plans.program import Step, chained
+from ...shapes.checks import Specs
 from ...shapes.layer import results_of
 from ...shapes.norm import (
     NormGradient,
@@ -33,7 +34,7 @@ from ...shapes.norm import (
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
-from .legacy import GradientPlan, Specs, TrainingPlan, in_half_precision, inference_plan
+from .legacy import gradient_plan, in_half_precision, inference_plan, training_plan
 
 # --- batch normalisation by graphs alone, for a cuDNN that has no legacy calls -----------------------------
 
@@ -104,10 +105,6 @@ def inference_by_formulas(problem: NormInference, context: Context) -> Plan | No
     return norm.formulas.program()
 
 
-def _inference_in_half_precision(problem: NormInference, context: Context) -> Plan | None:
-    return inference_by_formulas(problem, context) if in_half_precision(problem) else None
-
-
 def gradient_by_formulas(problem: NormGradient, context: Context) -> Plan | None:
     """Return a plan of the gradients, with the statistics of x if they are not given."""
     norm = _norm(problem, context)
@@ -167,7 +164,7 @@ def _aligned(
 
 
 def _fused(problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode) -> Plan | None:
-    return TrainingPlan(problem, context, specs, mode, fused=True) if problem.activation else None
+    return training_plan(problem, context, specs, mode, fused=True) if problem.activation else None
 
 
 # --- views with the four or five axes that cuDNN supports ---------------------------------------------------
@@ -247,14 +244,14 @@ _STEPS = (
 TRAINING = (
     Implementation(_empty),
     *_aligned(_fused, _LIMITS, _FASTEST),
-    *_aligned(TrainingPlan, _LIMITS, *_STEPS),
+    *_aligned(training_plan, _LIMITS, *_STEPS),
     by_engines(training_by_formulas),
 )
 
 GRADIENT = (
     Implementation(_empty),
-    *_aligned(partial(GradientPlan, extended=True), _LIMITS, _FASTEST),
-    *_aligned(GradientPlan, _LIMITS, *_STEPS),
+    *_aligned(partial(gradient_plan, extended=True), _LIMITS, _FASTEST),
+    *_aligned(gradient_plan, _LIMITS, *_STEPS),
     by_engines(gradient_by_formulas),
 )
 
@@ -268,5 +265,7 @@ INFERENCE = (
         (pixels_layout, _SPATIAL),
     ),
     by_engines(inference_by_formulas),
-    by_engines(_inference_in_half_precision, replaces=""),
+    by_engines(
+        lambda problem, ctx: inference_by_formulas(problem, ctx) if in_half_precision(problem) else None, ""
+    ),
 )

@@ -23,13 +23,10 @@ from ...plans.wrappers import on_operands_of, zero_results
 from ...shapes.layer import results_of
 from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient, row_norm, row_norm_gradient
 from ...shapes.specs import Shape, TensorSpec
-from .._algo_arguments import select_engine, without_factors
-from .._elementwise_graph import elementwise_graph
-from .._first_plan import first_plan
-from .._graph_source import GraphSource
+from .._formulas import elementwise_graph, first_plan
+from .._graph_source import GraphSource, packed_source, select_engine, without_factors
 from .._operation import Operation, Select
 from .._pieces import Split, along
-from .._reduced_source import packed_source
 
 _DATA = ("x", "y", "dy", "dx")
 _STATISTICS = ("mean", "invstd")
@@ -137,38 +134,13 @@ LOSES_VARIANCE = "layer-norm-variance"  # the fact that these plans compute arou
 
 
 class _TwoRuns(GraphSource):
-    """The engines of the second run."""
+    """The engines of the second run, on a float32 copy from which the mean was subtracted."""
+
+    fused = False  # whether an engine subtracts the mean while it reads x
 
     def only_graphs(self, problem: Any, context: Any) -> bool:  # noqa: ARG002
         """Return False: a call runs the graph of the first run, too."""
         return False
-
-    def _plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
-        whole = _with_statistics(problem)._replace(aligned=True)
-        made = self._chain(problem, whole, super()._plan(whole, candidate, context), context)
-        return on_operands_of(made, problem, problem, align=not problem.aligned)
-
-    def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
-        raise NotImplementedError
-
-
-class _Fused(_TwoRuns):
-    """The engine subtracts the mean while it reads x: float32, in rows of 64 elements or a multiple."""
-
-    def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
-        first = first_plan(row_norm_graph(whole), context)
-        names = tuple(tensors_of(whole))
-        places, temporaries = _places(problem, whole, rest=_statistics(whole))
-        again = places | {"mean": places["rest"]}
-        steps = [
-            Step(first, tuple(places[name] for name in names)),
-            Step(second, (places["mean"], *(again[name] for name in names))),
-        ]
-        return chained(temporaries, steps)
-
-
-class _Separate(_TwoRuns):
-    """An engine runs on x, and again on a float32 copy from which the mean was subtracted."""
 
     def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
         """Make an engine ready to run; calls on shapes record the form that has engines."""
@@ -177,21 +149,30 @@ class _Separate(_TwoRuns):
             return self.before.plan(problem, candidate, context)
         return super().plan(problem, candidate, context)
 
-    def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
-        shifted = _in_float32(whole).x
-        first = second if shifted == whole.x else first_plan(row_norm_graph(whole), context)
-        places, temporaries = _places(problem, whole, shifted=shifted, rest=_statistics(whole))
-        again = places | {"x": places["shifted"], "mean": places["rest"]}
-        names = tuple(tensors_of(whole))
-        steps = [
-            Step(first, tuple(places[name] for name in names)),
-            Step(_difference(whole, context), (places["x"], places["mean"], places["shifted"])),
-            Step(second, tuple(again[name] for name in names)),
-        ]
-        return chained(temporaries, steps)
+    def _plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
+        whole = _with_statistics(problem)._replace(aligned=True)
+        second, wide = super()._plan(whole, candidate, context), _in_float32(whole).x
+        reuses = wide == whole.x and not self.fused
+        first = second if reuses else first_plan(row_norm_graph(whole), context)
+        shifted = {} if self.fused else {"shifted": wide}
+        places, temporaries = _places(problem, whole, **shifted, rest=_statistics(whole))
+        again, names = places | {"mean": places["rest"]}, tuple(tensors_of(whole))
+        steps = [Step(first, tuple(places[name] for name in names))]
+        if not self.fused:
+            again["x"] = places["shifted"]
+            steps.append(Step(_difference(whole, context), (places["x"], places["mean"], again["x"])))
+        operands = tuple(again[name] for name in names)
+        steps.append(Step(second, (places["mean"], *operands) if self.fused else operands))
+        return on_operands_of(chained(temporaries, steps), problem, problem, align=not problem.aligned)
 
 
-SHIFTED = _Separate(
+class _Fused(_TwoRuns):
+    """The engine subtracts the mean while it reads x: float32, in rows of 64 elements or a multiple."""
+
+    fused = True
+
+
+SHIFTED = _TwoRuns(
     lambda problem: row_norm_graph(_in_float32(_with_statistics(problem))),
     handled=(LOSES_VARIANCE,),
     before=_Fused(lambda problem: shifted_graph(_with_statistics(problem)), handled=(LOSES_VARIANCE,)),
@@ -234,18 +215,13 @@ def _difference(problem: RowNorm, context: Context) -> Plan:
 # --- operations --------------------------------------------------------------------------------------------
 
 
-def _packed(problem: RowNorm | RowNormGradient) -> RowNorm | RowNormGradient:
-    """Return the problem with all operands in C order, which engines require."""
-    packed: RowNorm | RowNormGradient = packed_of(problem, "nchw")
-    return packed
-
-
 def _parameters_last(problem: RowNorm) -> Subject:
     """Return the normalisation in `parameters_last_graph`, whose product with the parameters is a node."""
     ((_, norm),) = subjects_of(problem)
     return "norm_of_parameters_last", norm
 
 
+_packed = partial(packed_of, layout="nchw")  # engines require C order
 _SOURCE = packed_source(GraphSource(row_norm_graph), _packed, more_engines_of)
 _SHIFTED_SOURCE = packed_source(SHIFTED, _packed)
 _LAST = GraphSource(

@@ -24,9 +24,18 @@ from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, strides_in_order
 from ...typing import ReduceOp
-from .._first_plan import first_plan
-from .._formulas import DTYPES_OF_ENGINES, Formulas, Matrix, Term, in_slices, matrix_of, pointwise, total
-from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
+from .._formulas import (
+    DTYPES_OF_ENGINES,
+    Formulas,
+    Matrix,
+    Term,
+    first_plan,
+    in_slices,
+    matrix_of,
+    pointwise,
+    total,
+)
+from .legacy import NAN_GUARDS, nan_propagating, reduce_plan
 
 # --- reductions by graphs alone, for a cuDNN that has no legacy calls --------------------------------------
 
@@ -46,8 +55,11 @@ def reduction_by_formulas(problem: ReduceProblem, context: Context) -> Plan | No
         *_EXTREMES,
     ):
         return None
-    if problem.op in _EXTREMES and not (problem.propagate_nan and _in_c_order(problem)):
+    if problem.op in _EXTREMES and not problem.propagate_nan:
         return None  # if all elements are NaN, engines return the value that their search begins with
+    steps = [x.strides[axis] for axis in problem.axes if x.shape[axis] > 1]
+    if indices is not None and steps != sorted(steps, reverse=True):
+        return None  # positions along the reduced axes are not those in memory
     positions = (
         [] if indices is None else [indices._replace(shape=y.shape, strides=y.strides, dtype="float32")]
     )
@@ -67,12 +79,6 @@ def reduction_by_formulas(problem: ReduceProblem, context: Context) -> Plan | No
     if varying:
         raise NotSupportedError(varying)
     return plan
-
-
-def _in_c_order(problem: ReduceProblem) -> bool:
-    """Return whether positions along the reduced axes are those in memory, or are not wanted."""
-    steps = [problem.x.strides[axis] for axis in problem.axes if problem.x.shape[axis] > 1]
-    return problem.indices is None or steps == sorted(steps, reverse=True)
 
 
 def _reduced(x: Term, op: ReduceOp, terms: int) -> Term:
@@ -178,24 +184,18 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
         return _plan(one, matrix, ordered, context)
 
     if problem.deterministic:
-        varying = _why_varying(problem, form, matrix, context)
+        # Sums are compared before the roots, roundings and further sums that hide most differences: of four
+        # norms of 2**18 elements, one in a hundred had other bits.
+        graph = reduction_graph(form, x.dtype, matrix)
+        terms, found = (tensor.spec for tensor in graph.operands)
+        sums = ReduceProblem(terms, found, None, (), problem.op, True)
+        plan = first_plan(graph, context, ORDER[matrix.kept])
+        varying = why_varying(sums, "a graph of sums", plan, context)
         if varying:
             raise NotSupportedError(varying)
     if problem.op in NAN_GUARDS:
         return nan_propagating(problem, ordered, lambda one, _: made(one), context)
     return made(problem)
-
-
-def _why_varying(problem: ReduceProblem, form: GraphReduction, matrix: MatrixView, context: Context) -> str:
-    """Return why the sums of the graph vary; empty if their bits are equal in each run.
-
-    The roots, roundings and further sums behind them hide most differences: of four norms of 2**18 elements,
-    one in a hundred had other bits.
-    """
-    graph = reduction_graph(form, problem.x.dtype, matrix)
-    x, y = (tensor.spec for tensor in graph.operands)
-    sums = ReduceProblem(x, y, None, (), problem.op, True)
-    return why_varying(sums, "a graph of sums", first_plan(graph, context, ORDER[matrix.kept]), context)
 
 
 def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, context: Context) -> Plan:
@@ -231,7 +231,7 @@ def _of_matrix(form: GraphReduction, dtype: str, matrix: MatrixView, context: Co
     parts = TensorSpec.packed(shape, "float32")
     whole = TensorSpec.packed(tuple(1 if i == axis else n for i, n in enumerate(shape)), "float32")
     join = ReduceProblem(parts, whole, None, (axis,), form.again, True)
-    return chained([parts], [Step(plan, (0, 2)), Step(ReducePlan(join, context), (2, 1))])
+    return chained([parts], [Step(plan, (0, 2)), Step(reduce_plan(join, context), (2, 1))])
 
 
 def reduction_graph(form: GraphReduction, dtype: str, matrix: MatrixView) -> Graph:

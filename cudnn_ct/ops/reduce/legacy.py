@@ -11,7 +11,7 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import coalesce
 from ...plans.base import Plan
-from ...plans.call import scalar_type
+from ...plans.call import FunctionPlan, scalar_type
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of
 from ...plans.program import Step, chained
 from ...plans.tiling import pad_axes_to_4d
@@ -41,11 +41,11 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
         if problem.op == "mul_no_zeros" and not problem.indices:
             return _product_of_others(problem, context)
         if problem.op not in NAN_GUARDS or (problem.propagate_nan and problem.indices):
-            return ReducePlan(problem, context)
+            return reduce_plan(problem, context)
         found = TensorSpec.packed(problem.kept.shape, problem.y.dtype)
         if not problem.propagate_nan:
             return _nan_ignoring(problem, found, context)
-        return nan_propagating(problem, found, ReducePlan, context)
+        return nan_propagating(problem, found, reduce_plan, context)
     plan = _identity_reduction(problem, context)
     if problem.indices is None:
         return plan
@@ -94,7 +94,7 @@ def _nan_ignoring(problem: ReduceProblem, found: TensorSpec, context: Context) -
     extremes: tuple[tuple[ReduceOp, int, int], ...] = ("max", largest, high), ("min", smallest, low)
     for op, at, clipped in extremes:
         indices = problem.indices if op == problem.op else None
-        search = ReducePlan(problem._replace(y=found, op=op, indices=indices), context)
+        search = reduce_plan(problem._replace(y=found, op=op, indices=indices), context)
         steps += [
             Step(search, (0, at, 2) if indices else (0, at)),
             Step(at_least, (at, one, clipped)),
@@ -152,7 +152,7 @@ def _ones_for_zeros(x: TensorSpec, y: TensorSpec, context: Context) -> Plan:
     steps = [
         Step(fill_plan(pair, 1.0), (2,)),
         Step(copy_plan(x, TensorSpec.packed(x.shape, x.dtype)), (0, 2)),
-        Step(ReducePlan(ReduceProblem(pair, kept, None, (0,), "mul_no_zeros", True), context), (2, 1)),
+        Step(reduce_plan(ReduceProblem(pair, kept, None, (0,), "mul_no_zeros", True), context), (2, 1)),
     ]
     return chained([pair], steps)
 
@@ -163,49 +163,37 @@ def _product_of_others(problem: ReduceProblem, context: Context) -> Plan:
     product = problem._replace(x=others, op="mul")
     steps = [
         Step(_ones_for_zeros(problem.x, others, context), (0, 2)),
-        Step(ReducePlan(product, context), (2, 1)),
+        Step(reduce_plan(product, context), (2, 1)),
     ]
     return chained([others], steps)
 
 
-class ReducePlan:
-    """One ``cudnnReduceTensor`` on x and y with coalesced axes."""
+def reduce_plan(problem: ReduceProblem, context: Context) -> FunctionPlan:
+    """Return one ``cudnnReduceTensor`` on x and y with coalesced axes; pointers are x, y and any indices."""
+    x, y, indices = problem.x, problem.kept, problem.indices
+    if indices and any("nchw" not in spec.layouts for spec in results_of(problem)):
+        raise NotSupportedError(f"indices require a result in C order: got {problem.y}")
+    axes = coalesce([x, y], in_order=indices is not None)
+    if x.size > INT_MAX or any(axis.reach > INT_MAX for axis in axes):
+        raise NotSupportedError(f"{x} is too large: cuDNN reduces at most {INT_MAX:,} elements")
+    compute = DTYPES[x.dtype].accumulate
+    spec = ReduceSpec(problem.op, compute, problem.propagate_nan, indices is not None)
+    reduction, scalar = ReduceDescriptor.cached(spec), scalar_type(compute)
+    x_, y_ = map(TensorDescriptor.cached, pad_axes_to_4d(axes, [x, y]))
 
-    __slots__ = ("_indices", "_op", "_reduction", "_scalar", "_x", "_y", "workspace")
-
-    def __init__(self, problem: ReduceProblem, context: Context) -> None:
-        x, y, indices = problem.x, problem.kept, problem.indices
-        if indices and any("nchw" not in spec.layouts for spec in results_of(problem)):
-            raise NotSupportedError(f"indices require a result in C order: got {problem.y}")
-        axes = coalesce([x, y], in_order=indices is not None)
-        if x.size > INT_MAX or any(axis.reach > INT_MAX for axis in axes):
-            raise NotSupportedError(f"{x} is too large: cuDNN reduces at most {INT_MAX:,} elements")
-        compute = DTYPES[x.dtype].accumulate
-        spec = ReduceSpec(problem.op, compute, problem.propagate_nan, indices is not None)
-        self._op = problem.op
-        self._reduction = ReduceDescriptor.cached(spec)
-        self._x, self._y = map(TensorDescriptor.cached, pad_axes_to_4d(axes, [x, y]))
-        self._scalar = scalar_type(compute)
-        self.workspace = self._query_bytes(context, "cudnnGetReductionWorkspaceSize")
-        self._indices = indices.size * DTYPES[indices.dtype].itemsize if indices else 0
-        if indices:
-            needed = self._query_bytes(context, "cudnnGetReductionIndicesSize")
-            if needed > self._indices:
-                raise NotSupportedError(f"cuDNN needs {needed:,} bytes for indices: got {self._indices:,}")
-
-    def _query_bytes(self, context: Context, function: str) -> int:
+    def query(function: str) -> int:
         size = ctypes.c_size_t()
-        query = getattr(context.library, function)
-        query(context.handle, self._reduction, self._x, self._y, ctypes.byref(size))
+        getattr(context.library, function)(context.handle, reduction, x_, y_, ctypes.byref(size))
         return size.value
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue y = alpha * reduction of x + beta * y; ``pointers`` are x, y and optional indices."""
-        indices = pointers[2] if self._indices else None, self._indices
-        workspace = context.workspace(self.workspace), self.workspace
-        x = self._scalar(alpha), self._x, pointers[0]
-        y = self._scalar(beta), self._y, pointers[1]
-        context.library.cudnnReduceTensor(context.handle, self._reduction, *indices, *workspace, *x, *y)
+    workspace = query("cudnnGetReductionWorkspaceSize")
+    nbytes = indices.size * DTYPES[indices.dtype].itemsize if indices else 0
+    if indices and (needed := query("cudnnGetReductionIndicesSize")) > nbytes:
+        raise NotSupportedError(f"cuDNN needs {needed:,} bytes for indices: got {nbytes:,}")
 
-    def describe(self) -> str:
-        return f"chosen: cudnnReduceTensor, {self._op}"
+    def run(context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        memory = pointers[2] if nbytes else None, nbytes, context.workspace(workspace), workspace
+        source, target = (scalar(alpha), x_, pointers[0]), (scalar(beta), y_, pointers[1])
+        context.library.cudnnReduceTensor(context.handle, reduction, *memory, *source, *target)
+
+    return FunctionPlan(f"cudnnReduceTensor, {problem.op}", run, workspace)

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from ... import algo_cache
 from ...algo_cache import CandidateSource
 from ...array_creation import zeros
-from ...autotune.measurement import benchmark_rows
+from ...autotune.measurement import Algorithms, benchmark_rows
 from ...autotune.request import AlgoRequest
-from ...autotune.table import Algorithms
 from ...context import Context
 from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
@@ -21,25 +20,16 @@ from ...errors import BadParamError, NotInitializedError, NotSupportedError
 from ...graph.offline import target_of
 from ...legal.rules import rejection_of
 from ...plans.base import Candidate, Heuristic, Plan, SelectedPlan
-from ...shapes.checks import one_dtype, result_spec
+from ...shapes import sequences as rules
+from ...shapes.checks import Outs, Specs, one_dtype, result_spec
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_parameters, rnn_weight_size
-from ...shapes.sequences import (
-    RNNProblem,
-    RNNStep,
-    check_rnn_operands,
-    check_states,
-    guessed_algos,
-    packed_for_cudnn,
-    rnn_problem,
-    unfit_algo,
-)
+from ...shapes.sequences import RNNProblem, RNNStep
 from ...shapes.specs import TensorSpec
 from .._operation import CallSignature, Operation, Select
 from .._state import OwnedCache
 from ..dropout import DropoutDescriptor
-from .network import Network, RNNState
+from .network import Network, RNNState, check_weights
 from .plans import RNNAlgorithm, RNNDescriptor, step_plan
-from .weights import check_weights
 
 COMPILED = ("persist_dynamic",)  # at run time, for a batch size
 
@@ -62,7 +52,7 @@ class RNNFamily(CandidateSource):
 
     def heuristics(self, problem: RNNProblem) -> Sequence[Heuristic]:
         """Return all algorithms, in the order of the heuristic choice."""
-        return [lambda _: _rows(problem, guessed_algos(problem))]
+        return [lambda _: _rows(problem, rules.guessed_algos(problem))]
 
     def autotune_candidates(
         self,
@@ -71,7 +61,7 @@ class RNNFamily(CandidateSource):
         request: AlgoRequest,
     ) -> list[Candidate]:
         """Return all algorithms; those that are compiled at run time only if the request allows it."""
-        rows = _rows(problem, guessed_algos(problem))
+        rows = _rows(problem, rules.guessed_algos(problem))
         rows = [row for row in rows if request.compiled or row.algorithm not in COMPILED]
         return [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
 
@@ -94,7 +84,7 @@ class RNNFamily(CandidateSource):
     def plan(self, problem: RNNProblem, candidate: Candidate, context: Context) -> Plan:
         """Return a plan; raise if cuDNN rejects the algorithm, or places weights elsewhere."""
         algo = candidate.algorithm
-        unfit = unfit_algo(problem, algo) or rejection_of(problem, algo, target_of(context))
+        unfit = rules.unfit_algo(problem, algo) or rejection_of(problem, algo, target_of(context))
         if unfit or algo not in RNN_ALGOS:
             raise NotSupportedError(unfit or f"algorithm {algo!r} does not exist")
         spec = problem.spec._replace(algo=algo)
@@ -120,7 +110,9 @@ class RNNFamily(CandidateSource):
 def _rows(problem: RNNProblem, algos: Sequence[str]) -> list[Candidate]:
     """Return candidates; those that are known to be wrong or useless are rejected with the reason."""
     math = problem.spec.math
-    return [Candidate("legacy", algo, math, 0, True, rejected=unfit_algo(problem, algo)) for algo in algos]
+    return [
+        Candidate("legacy", algo, math, 0, True, rejected=rules.unfit_algo(problem, algo)) for algo in algos
+    ]
 
 
 def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> None:
@@ -149,9 +141,6 @@ def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> N
 
 # --- operations --------------------------------------------------------------------------------------------
 
-Specs = dict[str, TensorSpec]
-Outs = Sequence[TensorSpec | None]
-
 
 class RNNParams(NamedTuple):
     """Arguments of a forward pass that are not arrays; ``padding`` in hexadecimal, because NaN != NaN."""
@@ -167,15 +156,15 @@ def _forward_problem(specs: Specs, outs: Outs, *params: Any, aligned: bool, **__
     parsed = RNNParams(*params)
     spec = parsed.network.spec
     shape = {name: one.shape for name, one in specs.items()}
-    shapes, lengths = check_rnn_operands(
+    shapes, lengths = rules.check_rnn_operands(
         spec, shape["x"], shape.get("h0"), shape.get("c0"), parsed.lengths, parsed.layout
     )
     check_weights(spec, specs["w"])
     _check_dtype(spec, specs)
     axis = 1 if parsed.layout == "batch_major" else 0
     steps = max(lengths, default=0) if parsed.layout == "packed" else shapes.x[axis]
-    problem = rnn_problem(spec, parsed.layout, steps, shapes.h[1], lengths, parsed.training)
-    if any(lengths) and problem.layout == "packed" and not packed_for_cudnn(lengths):
+    problem = rules.rnn_problem(spec, parsed.layout, steps, shapes.h[1], lengths, parsed.training)
+    if any(lengths) and problem.layout == "packed" and not rules.packed_for_cudnn(lengths):
         raise NotSupportedError(
             "cuDNN takes packed data only with the longest sequence first and none without a step: got "
             f"lengths {lengths}; sort the sequences, or pass padded data, which may have any lengths"
@@ -195,7 +184,7 @@ def _data_problem(
     shapes, spec = step.shapes, step.problem.spec
     given = {name: own for name, own in specs.items() if name in ("dy", "dhy", "dcy")}
     _check_dtype(spec, given)
-    check_states(spec, shapes, **{name: own.shape for name, own in given.items() if name != "dy"})
+    rules.check_states(spec, shapes, **{name: own.shape for name, own in given.items() if name != "dy"})
     if "dy" in given and given["dy"].shape != shapes.y:
         raise ValueError(f"dy has shape {given['dy'].shape}; this network needs {shapes.y}")
     results = {"dx": shapes.x, "dh0": shapes.h, "dc0": shapes.c}

@@ -12,14 +12,14 @@ from ...context import Context
 from ...descriptors import Descriptor, Setter, TensorDescriptor, choice, dtype, integer, ints, members
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
-from ...plans.call import FunctionPlan
+from ...plans.call import FunctionPlan, element_bytes
 from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.program import NO_STEP, Step, chained
 from ...plans.wrappers import on_copies, zero_or_scale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_weight_size
 from ...shapes.sequences import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
-from .._sequences import DeviceInts, plan_for_sequences
+from .._sequences import DeviceNumbers, plan_for_sequences
 
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes
@@ -144,7 +144,7 @@ class RNNAlgorithm:
         self.workspace: int = workspace.value
         self.reserve = TensorSpec.packed((reserve.value if problem.training else 0,), "uint8")
         self.training = problem.training
-        self.lengths = DeviceInts(context.device, step.lengths, "lengths of sequences")
+        self.lengths = DeviceNumbers(context.device, step.lengths, "lengths of sequences")
         self.constants = {
             "network": network,
             "mode": ctypes.c_int(mode),
@@ -240,13 +240,6 @@ class RNNDataDescriptor(Descriptor[RNNDataSpec]):
 
     def _set(self, library: Any) -> None:
         spec = self.spec
-        _SEQUENCES.set(library, self, ints(spec.lengths, "lengths"), _element(spec.dtype, spec.padding))
-
-
-def _element(dtype: str, value: float) -> Any:
-    """Return a pointer to a number of a dtype, which the descriptor copies."""
-    import numpy as np
-
-    with np.errstate(all="ignore"):
-        held = np.asarray(value).astype(DTYPES[dtype].numpy).tobytes()
-    return ctypes.byref(ctypes.create_string_buffer(held, len(held)))
+        held = element_bytes(spec.dtype, spec.padding)  # the descriptor copies it
+        padding = ctypes.byref(ctypes.create_string_buffer(held, len(held)))
+        _SEQUENCES.set(library, self, ints(spec.lengths, "lengths"), padding)

@@ -10,7 +10,7 @@ from ... import context
 from ..._algorithm_names import POLICIES, SYNONYMS
 from ..._hints import UNSET, corrected, known_keywords
 from ...array import DeviceArray
-from ...autotune.table import Algorithms
+from ...autotune.measurement import Algorithms
 from ...cuda import stream as streams
 from ...dtypes import DTYPES
 from ...plans.base import Candidate
@@ -34,12 +34,9 @@ from .._call import ZERO, execute
 from .._documented import documented
 from .._state import OwnedCache
 from ..dropout import DropoutState, check_seed
-from .gradients import RNNDataGradients, RNNGradients, RNNReserve, rnn_result_slots
-from .network import Network, RNNState
+from .gradients import RNNGradients, RNNReserve, rnn_result_slots
+from .network import Network, RNNState, RNNWeights
 from .operations import FORWARD, RNNParams, table
-from .weights import RNNWeights
-
-__all__ = ["RNN", "RNNDataGradients", "RNNForward", "RNNReserve"]
 
 MAX_CALLS = 1024  # that a thread keeps for a network: one for each tuple of shapes and lengths
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...context import Context
 from ...descriptors import SpatialTransformerDescriptor, TensorDescriptor
@@ -27,13 +27,28 @@ MAX_CHANNELS = 1024  # a block has at most 1024 threads
 # the number of a pixel overflows, and at infinity, cuDNN 9.19 multiplies 0 by infinity.
 FAR = 4.0
 
+_Part = tuple[list[TensorSpec], tuple[int, ...], bool]
+"""Specs and offsets of a part, and whether a part before has other channels of its images."""
+
 
 def grid_plan(problem: LayerProblem[None]) -> Plan:
     """Return a plan of an affine grid or its gradient, with a call for each part of the batch."""
     operand, result = tensors_of(problem).values()
     size = (operand if problem.dx else result).shape
+    function = f"cudnnSpatialTfGridGenerator{'Backward' if problem.dx else 'Forward'}"
+
+    def call(operand: TensorSpec, result: TensorSpec) -> FunctionPlan:
+        n, height, width, _ = (operand if problem.dx else result).shape
+        transformer = _transformer((n, 1, height, width), operand, result)
+
+        # The two functions do not scale, so alpha and beta are unused.
+        def run(context: Context, pointers: Sequence[int], *_: float) -> None:
+            getattr(context.library, function)(context.handle, transformer, *pointers)
+
+        return FunctionPlan(function, run)
+
     parts = _parts((size[0], 1), (operand, result), ())
-    return _for_parts([(_grid_call(problem, *part.specs), part.offsets) for part in parts])
+    return _for_parts([(call(*specs), offsets) for specs, offsets, _ in parts])
 
 
 def sample_plan(problem: SampleProblem) -> Plan:
@@ -43,7 +58,7 @@ def sample_plan(problem: SampleProblem) -> Plan:
     one = TensorSpec.packed((1,) * 4, grid.dtype)
     images = [place for place, name in enumerate(tensors) if "grid" not in name]
     parts = _parts(problem.x.shape[:2], tuple(tensors.values()), images)
-    sampling = _for_parts([(_sample_call(*part.specs, added=part.added), part.offsets) for part in parts])
+    sampling = _for_parts([(_sample_call(*part, added=added), offsets) for part, offsets, added in parts])
     clipped, of_one = len(tensors), len(tensors) + 1
     steps = [
         Step(fill_plan(one, 1.0), (of_one,)),
@@ -59,14 +74,6 @@ def gradient_without_channels(problem: SampleProblem) -> Plan | None:
     if problem.x.shape[1] or not problem.dgrid:
         return None
     return chained([], [Step(fill_plan(problem.dgrid, 0.0), (4,))])
-
-
-class _Part(NamedTuple):
-    """The specs and offsets of a part; ``added`` is set if a part before has other channels of its images."""
-
-    specs: list[TensorSpec]
-    offsets: tuple[int, ...]
-    added: bool
 
 
 def _parts(size: Shape, specs: Sequence[TensorSpec], images: Sequence[int]) -> Iterator[_Part]:
@@ -90,25 +97,13 @@ def _parts(size: Shape, specs: Sequence[TensorSpec], images: Sequence[int]) -> I
             made.append(spec._replace(shape=(*counts[:axes], *spec.shape[axes:])))
             elements = sum(at * step for at, step in zip(first[:axes], spec.strides, strict=False))
             offsets.append(elements * DTYPES[spec.dtype].itemsize)
-        yield _Part(made, tuple(offsets), added=first[1] > 0)
+        yield made, tuple(offsets), first[1] > 0
 
 
 def _for_parts(pieces: list[tuple[Any, tuple[int, ...]]]) -> Plan:
     """Return the plan of the only part, or of all parts one after another."""
     plan: Plan = pieces[0][0]
     return plan if len(pieces) == 1 else sliced(pieces)
-
-
-def _grid_call(problem: LayerProblem[None], operand: TensorSpec, result: TensorSpec) -> FunctionPlan:
-    n, height, width, _ = (operand if problem.dx else result).shape
-    transformer = _transformer((n, 1, height, width), operand, result)
-    function = f"cudnnSpatialTfGridGenerator{'Backward' if problem.dx else 'Forward'}"
-
-    # The two functions do not scale, so alpha and beta are unused.
-    def run(context: Context, pointers: Sequence[int], *_: float) -> None:
-        getattr(context.library, function)(context.handle, transformer, *pointers)
-
-    return FunctionPlan(function, run)
 
 
 def _sample_call(*specs: TensorSpec, added: bool) -> FunctionPlan:

@@ -7,14 +7,9 @@ from typing import Never
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
+from ...shapes import spatial as rules
 from ...shapes.checks import result_slots
-from ...shapes.spatial import (
-    GridSampleGradients,
-    SpatialTransformerGradients,
-    grid_problem,
-    sample_problem,
-    transformed_shape,
-)
+from ...shapes.spatial import GridSampleGradients, SpatialTransformerGradients
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, OutLike, Shape, StreamLike
 from .._call import execute
@@ -225,7 +220,7 @@ def spatial_transformer(
         return corrected(spatial_transformer, locals())
     where = stream_of(x, "x", stream, (theta, out))
     x, theta = (as_operand(array, name, where) for name, array in (("x", x), ("theta", theta)))
-    shape = transformed_shape(x.shape, scale_height, scale_width)
+    shape = rules.transformed_shape(x.shape, scale_height, scale_width)
     expected = {"out": TensorSpec.packed(shape, x.spec.dtype)}
     (y_out,) = results_of_calls((out,), expected, (x, theta), where)
     return grid_sample(x, affine_grid(theta, shape, stream=where), out=y_out, stream=where)
@@ -275,16 +270,16 @@ def spatial_transformer_backward(
     outs = result_slots(out, SpatialTransformerGradients._fields)
     expected = {"out": x.spec, "dtheta of out": theta.spec}
     dx_out, dtheta_out = results_of_calls(outs, expected, operands, where)
-    grid = affine_grid(theta, transformed_shape(x.shape, scale_height, scale_width), stream=where)
+    grid = affine_grid(theta, rules.transformed_shape(x.shape, scale_height, scale_width), stream=where)
     dx, dgrid = grid_sample_backward(dy, x, grid, out=dx_out, stream=where)
     return SpatialTransformerGradients(dx, affine_grid_backward(dgrid, out=dtheta_out, stream=where))
 
 
 _GRID_PLANS = with_bfloat16(of_problem(grid_plan))
 _SAMPLE_PLANS = (of_problem(gradient_without_channels), *with_bfloat16(of_problem(sample_plan)))
-_GRID = Operation("an affine grid", grid_problem, _GRID_PLANS)
-_GRID_GRADIENT = Operation("the gradient of an affine grid", grid_problem, _GRID_PLANS)
-_SAMPLE = Operation("sampling", sample_problem, _SAMPLE_PLANS)
+_GRID = Operation("an affine grid", rules.grid_problem, _GRID_PLANS)
+_GRID_GRADIENT = Operation("the gradient of an affine grid", rules.grid_problem, _GRID_PLANS)
+_SAMPLE = Operation("sampling", rules.sample_problem, _SAMPLE_PLANS)
 _SAMPLE_GRADIENTS = Operation(
-    "the gradients of sampling", sample_problem, _SAMPLE_PLANS, written=("out", "dgrid of out")
+    "the gradients of sampling", rules.sample_problem, _SAMPLE_PLANS, written=("out", "dgrid of out")
 )

@@ -345,7 +345,7 @@ _SEQUENCES = {"seq_len_q": "seq_len_qdesc", "seq_len_kv": "seq_len_kvdesc"}
 _BOUNDS = {"left_bound": "left_bound_desc", "shift_right_bound": "shift_right_bound_desc", "fill": "bdesc"}
 
 ATTENTION = {
-    # They have no node of their own: `ops.graph.attention_problem` describes the operations of cuDNN.
+    # They have no node of their own: `ops.graph.attention` describes the operations of cuDNN.
     "sdpa": Kind("", {}, {}, _sdpa, since="9.10.2"),
     "sdpa_backward": Kind("", {}, {}, _sdpa_backward, since="9.10.2"),
     "diagonal_band_mask": Kind(
