@@ -11,7 +11,7 @@ module. ``dir(cudnn_ct)`` lists all names.
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+from cudnn_doctor import __version__ as __version__
 
 # The public names by the module that defines them. `python tools/stub.py --write` makes the stub for type
 # checkers, `__init__.pyi`, from this table.

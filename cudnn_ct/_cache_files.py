@@ -10,7 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ._files import UnsuitableFileError, contents
+from cudnn_doctor.read.files import UnsuitableFileError, contents
+
 from .errors import warn_caller
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from functools import lru_cache, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._variables import PREFIX, unknown_variables, variable_of
+from cudnn_doctor.read.variables import PREFIX, unknown_variables, variable_of
+
 from .errors import warn_caller
 
 

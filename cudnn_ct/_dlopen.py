@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from . import _elf
-from ._find import COMPANION_STEPS, SearchContext, SearchResult, of_cuda, search
-from ._installation import Installation, world_writable
-from ._libraries import COMPANIONS, SUBLIBRARIES, needs
+from cudnn_doctor.read import elf as _elf
+from cudnn_doctor.read.find import COMPANION_STEPS, SearchContext, SearchResult, of_cuda, search
+from cudnn_doctor.read.installation import Installation, world_writable
+from cudnn_doctor.read.libraries import COMPANIONS, SUBLIBRARIES, needs
+
 from .errors import LibraryLoadError, LibraryNotFoundError, warn_caller
 
 Lookup = Callable[[str], Callable[..., object] | None]

@@ -6,11 +6,16 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from . import _files, _find, _lib, facts
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read import find as _find
+from cudnn_doctor.read.find import COMPANION_STEPS, SearchContext, SearchResult, search
+from cudnn_doctor.read.installation import Installation, companion_version, inspect
+from cudnn_doctor.read.libraries import COMPANIONS, EXT, JIT, SETS, SUBLIBRARIES, Library, needs, read_library
+from cudnn_doctor.read.versions import dotted
+
+from . import _lib, facts
 from ._dlopen import driver_version, find_of_cuda
-from ._find import COMPANION_STEPS, SearchContext, SearchResult, find_cudnn, search
-from ._installation import Installation, companion_version, inspect
-from ._libraries import COMPANIONS, EXT, JIT, SETS, SUBLIBRARIES, Library, dotted, needs, read_library
+from ._installation import find_cudnn
 from .errors import CudnnError, CudnnWarning, format_version
 
 SCHEMA = 1  # increased when a key is removed or changes its meaning

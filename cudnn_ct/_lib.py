@@ -9,13 +9,16 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from cudnn_doctor.read.find import EXPLICIT, SearchResult, mapped_files
+from cudnn_doctor.read.installation import Installation
+from cudnn_doctor.read.libraries import EXT, FULL, SETS, SUBLIBRARIES, lacking, part_of_header
+from cudnn_doctor.read.versions import dotted, version_number
+
 from . import _dlopen
 from ._config import config
 from ._dlopen import Lookup, open_installation
-from ._find import EXPLICIT, SearchResult, find_cudnn, mapped_files
 from ._handle import in_forked_child
-from ._installation import Installation, require
-from ._libraries import EXT, FULL, SETS, SUBLIBRARIES, dotted, lacking, part_of_header, version_number
+from ._installation import find_cudnn, require
 from .errors import (
     CudnnError,
     LibraryLoadError,

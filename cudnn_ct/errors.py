@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cudnn_doctor.read.versions import format_version
+
 _PACKAGE = __name__.partition(".")[0]
 
 MAX_SHOWN = 3  # reasons in the message of an error
@@ -251,12 +253,6 @@ def error_from_status(status: int, function: str, detail: str = "", version: int
     if status in _ADVICE:
         message += f"\n{_ADVICE[status]}"
     return cls(message, status=status, function=function, detail=detail)
-
-
-def format_version(version: int) -> str:
-    """Format a cuDNN version number: ``92700`` is ``"9.27.0"``, ``8907`` is ``"8.9.7"``."""
-    major = 10_000 if version >= 90_000 else 1_000  # cuDNN 9 changed the packing
-    return f"{version // major}.{version % major // 100}.{version % 100}"
 
 
 def _status_name(status: int) -> str:

@@ -1,7 +1,7 @@
 """Facts about versions of cuDNN, engines and GPUs: the rows of facts.json, and those that a user adds.
 
 `legal` applies them to problems. docs/facts.md describes the fields. The doctor reads the same file
-through `_bad_combinations`.
+through `cudnn_doctor.read.bad_combinations`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ._bad_combinations import table, version_numbers, within
+from cudnn_doctor.read.bad_combinations import table, version_numbers, within
+from cudnn_doctor.read.files import resource, text_of
+
 from ._config import config
-from ._files import resource, text_of
 from .errors import format_version
 
 KINDS = (
@@ -141,7 +142,7 @@ def _rows() -> tuple[Mapping[str, Any], ...]:
 @lru_cache(maxsize=1)
 def digest() -> str:
     """Return a short hash of all facts; choices that were made with other facts are not reused."""
-    text = resource("facts.json") + json.dumps([*map(dict, user_facts())])
+    text = resource("cudnn_ct/facts.json") + json.dumps([*map(dict, user_facts())])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, mapped_files, search
+from cudnn_doctor.read.installation import Installation, inspect
+from cudnn_doctor.read.libraries import JIT
+
 from . import _lib
+from ._config import config
 from ._dlopen import find_of_cuda, open_library
-from ._find import CUDNN, CUDNN_STEPS, SearchContext, mapped_files, search
-from ._installation import Installation, inspect
-from ._libraries import JIT
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, warn_caller
 
 # Set while libraries are searched. A search may start a Python, which must not preload when it starts.
@@ -88,7 +90,7 @@ def refuse_other_cudnn() -> None:
     if _lib._state.library is not None:
         return
     steps = [step for step in CUDNN_STEPS if step[0] != "already loaded"]
-    found = search(CUDNN, steps, SearchContext()).path
+    found = search(CUDNN, steps, SearchContext(config.library or None)).path
     strangers = inspect(found).other_installations(mapped_files()) if found else []
     if strangers:
         raise LibraryLoadError(

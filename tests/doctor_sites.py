@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import cudnn_ct
-from cudnn_ct._find import TOOLKITS
 from cudnn_ct.doctor import libraryset
+from cudnn_doctor.read.find import TOOLKITS
 from tests.elf_files import make_elf
 
 PACKAGE = Path(cudnn_ct.__file__).parents[1]
@@ -143,7 +143,8 @@ def examine(
     clean = {name: value for name, value in os.environ.items() if name not in drop}
     with tempfile.TemporaryDirectory() as folder:  # an installed package lies next to the installed cuDNN
         Path(folder).chmod(0o755)
-        Path(folder, "cudnn_ct").symlink_to(PACKAGE / "cudnn_ct")
+        for name in ("cudnn_ct", "cudnn_doctor"):
+            Path(folder, name).symlink_to(PACKAGE / name)
         done = subprocess.run(
             [*command, *arguments, *([str(target)] if target else [])],
             # No GPU even if one is present: an empty library takes the place of libcublasLt.

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cudnn_ct._elf import machine_here
-from cudnn_ct._libraries import SUBLIBRARIES, file_name
+from cudnn_doctor.read.elf import machine_here
+from cudnn_doctor.read.libraries import SUBLIBRARIES, file_name
 
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
 DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RUNPATH = 1, 5, 6, 10, 14, 29

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cudnn_ct._libraries import SUBLIBRARIES
+from cudnn_doctor.read.libraries import SUBLIBRARIES
 from tests.elf_files import packed
 
 BASE = 0x1000  # the address of the only section, at this offset of the file

@@ -9,11 +9,9 @@ import argparse
 import zipfile
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "cudnn_ct"
-SHARED = (
-    "__init__", "_bad_combinations", "_elf", "_files", "_find", "_gpus", "_installation", "_libraries",
-    "_variables", "errors",
-)  # fmt: skip
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("cudnn_doctor", "cudnn_doctor/read", "cudnn_ct/doctor")
+OTHERS = ("cudnn_ct/__init__.py", "cudnn_ct/facts.json")
 
 # Python 2.7 can parse it.
 MAIN = """\
@@ -35,11 +33,11 @@ def main() -> None:
     build(parser.parse_args().file)
 
 
-def build(file: Path, package: Path = PACKAGE) -> None:
-    """Write the file; equal sources give equal bytes."""
-    sources = [package / f"{name}.py" for name in SHARED] + sorted((package / "doctor").glob("*.py"))
-    sources += [*sorted(package.glob("*.json")), *sorted((package / "doctor").glob("*.json"))]
-    contents = {f"cudnn_ct/{path.relative_to(package)}": path.read_text("utf-8") for path in sources}
+def build(file: Path, root: Path = ROOT) -> None:
+    """Write the file from the sources below a folder; equal sources give equal bytes."""
+    found = [path for name in FOLDERS for kind in ("*.py", "*.json") for path in (root / name).glob(kind)]
+    sources = [*sorted(found), *(root / name for name in OTHERS)]
+    contents = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in sources}
     with file.open("wb") as stream:
         stream.write(b"#!/usr/bin/env python3\n")
         # Not compressed, because Python's zlib may be broken where the doctor runs.

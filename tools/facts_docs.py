@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE, VERSIONS = ROOT / "docs" / "facts.md", ROOT / "docs" / "support.md"
 sys.path.insert(0, str(ROOT))
 
-from cudnn_ct._bad_combinations import table, version_numbers  # noqa: E402
 from cudnn_ct._bindings.enums import SINCE  # noqa: E402
 from cudnn_ct._bindings.functions import FUNCTIONS  # noqa: E402
+from cudnn_doctor.read.bad_combinations import table, version_numbers  # noqa: E402
 
 # The parts of the page, each with the kinds of its rows.
 PARTS = {

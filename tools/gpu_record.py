@@ -292,9 +292,16 @@ def driver_release(version_file: Path = Path("/proc/driver/nvidia/version")) -> 
 
 
 def hash_sources(package: Path = PACKAGE) -> str:
-    """Return a SHA-256 of the names and contents of all files of the package except caches, in order."""
+    """Return a SHA-256 of the names and contents of all files of the package except caches, in order.
+
+    The files of the readers and the doctor, the package `cudnn_doctor` next to it, count too.
+    """
+    doctor = package.with_name("cudnn_doctor")
     files = {
-        path.relative_to(package).as_posix(): path for path in package.rglob("*") if _is_source(path, package)
+        path.relative_to(package.parent).as_posix(): path
+        for root in (package, doctor)
+        for path in root.rglob("*")
+        if _is_source(path, root)
     }
     digest = hashlib.sha256()
     for name in sorted(files):

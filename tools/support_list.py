@@ -245,7 +245,7 @@ def _load_stub() -> None:
     """Load the doctor's stub of the driver, and NVRTC, as the commands do in their child processes."""
     from cudnn_ct import _lib
     from cudnn_ct._dlopen import open_library
-    from cudnn_ct._find import find_cudnn
+    from cudnn_ct._installation import find_cudnn
     from cudnn_ct.doctor import libraryset, stub_libcuda
 
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))

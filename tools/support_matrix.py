@@ -57,8 +57,8 @@ def planned(
 ) -> dict[str, Any]:
     """Return which calls and graphs have engines on which GPU; ``operations`` and ``kinds`` select some."""
     import cudnn_ct as ct
-    from cudnn_ct._gpus import capabilities
     from cudnn_ct.errors import format_version
+    from cudnn_doctor.read.gpus import capabilities
 
     gpus = gpus or tuple(capabilities())
     rows, legacy = _calls(operations)

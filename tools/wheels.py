@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import click
 
-from cudnn_ct import _files, _lib
-from cudnn_ct._bad_combinations import version_numbers
+from cudnn_ct import _lib
 from cudnn_ct.cli.table import say
 from cudnn_ct.doctor import libraryset
 from cudnn_ct.errors import CudnnError
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.bad_combinations import version_numbers
 
 SHIM = "libcudnn.so.9"
 PLACES = ("", "lib", "lib64", "nvidia/cudnn/lib")  # below a path that names a cuDNN

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cudnn_doctor.read.files import UnsuitableFileError, contents
+
 from .._cache_files import CacheFolder, cache_folder, read_file, replace_file
 from .._caches import BoundedDict
 from .._config import config
-from .._files import UnsuitableFileError, contents
 
 FORMAT = "cudnn_ct algo_cache 2"
 # The version is part of the names: a package that writes other rows makes its own files next to these.

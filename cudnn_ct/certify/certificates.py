@@ -12,7 +12,8 @@ from hashlib import sha256
 from math import gcd
 from typing import Any, NamedTuple, Self
 
-from .. import _files
+from cudnn_doctor.read import files as _files
+
 from .._caches import BoundedDict
 from ..context import Context
 from ..dtypes import GRAPH_DTYPES
@@ -24,7 +25,7 @@ from ..graph.plan_store import folder_store, plan_store
 from ..shapes.specs import ALIGNMENT, TensorSpec
 
 PREFIX = "certificate"
-SHIPPED = "certify/shipped.txt"
+SHIPPED = "cudnn_ct/certify/shipped.txt"
 MAX_KNOWN = 16_384
 
 

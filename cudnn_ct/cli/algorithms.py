@@ -10,11 +10,11 @@ import click
 import numpy as np
 
 import cudnn_ct as ct
+from cudnn_doctor.read.gpus import one_described
 
 from .. import context
 from .._algorithm_names import with_knob_names
 from .._config import config
-from .._gpus import one_described
 from ..array import DeviceArray
 from ..array_creation import asarray
 from ..cuda import device as devices

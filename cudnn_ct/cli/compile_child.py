@@ -15,7 +15,8 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .._bad_combinations import defects
+from cudnn_doctor.read.bad_combinations import defects
+
 from .._caller import Caller, split
 from .._config import config
 from ..array_shapes import ShapeArray

@@ -24,12 +24,13 @@ from typing import Any
 
 import click
 
+from cudnn_doctor.read.files import contents
+from cudnn_doctor.read.gpus import capabilities, one_described, read_description
+
 from .. import _lib
 from .._caller import Caller
 from .._config import config
 from .._dlopen import open_library
-from .._files import contents
-from .._gpus import capabilities, one_described, read_description
 from ..doctor import libraryset, stub_libcuda
 from ..doctor.probe import end_with
 from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, format_version, warn_caller

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from cudnn_doctor.read.gpus import described
+
 from .._cache_files import replace_file
-from .._gpus import described
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from .errors import NOTHING, fail, usage
 from .offline import NO_GRAPHS, called, each_graph, gpus_option, naming, read_gpu

@@ -12,11 +12,11 @@ import click
 import numpy as np
 
 import cudnn_ct as ct
+from cudnn_doctor.read.libraries import FULL
 
 from .. import _lib
-from .._find import find_cudnn
+from .._installation import find_cudnn
 from .._lib import load
-from .._libraries import FULL
 from ..availability import available
 from ..doctor import diagnose
 from ..doctor.finding import Severity

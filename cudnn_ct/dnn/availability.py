@@ -10,10 +10,11 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
+from cudnn_doctor.read.installation import header_version
+from cudnn_doctor.read.versions import version_number
+
 from .. import _lib
 from .._config import config
-from .._installation import header_version
-from .._libraries import version_number
 from ..availability import available
 from ..cuda import device as devices
 from ..errors import CudnnError, LibraryLoadError, VersionMismatchError

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cudnn_doctor.read.variables import PREFIX, REMOVED, variable_of
+
 from .._algorithm_names import ALGORITHMS, SYNONYMS
-from .._variables import PREFIX, REMOVED, variable_of
 
 if TYPE_CHECKING:
     from .._config import Config

@@ -7,8 +7,10 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from .. import _elf, _files
-from .._libraries import SUBLIBRARIES, file_name, read_library, required
+from cudnn_doctor.read import elf as _elf
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.libraries import SUBLIBRARIES, file_name, read_library, required
+
 from . import pip, records
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write

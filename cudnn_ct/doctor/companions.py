@@ -10,9 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from .. import _elf, _files
-from .._find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
-from .._libraries import COMPANIONS, Library, dotted, needs, read_library
+from cudnn_doctor.read import elf as _elf
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
+from cudnn_doctor.read.libraries import COMPANIONS, Library, needs, read_library
+from cudnn_doctor.read.versions import dotted
+
 from . import pip, records, runpaths, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding

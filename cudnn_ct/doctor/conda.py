@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .. import _files
+from cudnn_doctor.read import files as _files
+
 from . import libraryset, packages, pip, records
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from .. import _files
-from .._installation import companion_version
-from .._libraries import old_version
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.installation import companion_version
+from cudnn_doctor.read.libraries import old_version
+
 from . import (
     checks,
     companions,

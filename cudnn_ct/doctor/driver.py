@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .. import _files
+from cudnn_doctor.read import files as _files
+
 from . import companions, requirements, sandbox
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
@@ -37,7 +38,7 @@ class CudaError(NamedTuple):
 
 def error_of(status: int) -> CudaError:
     """Return the error of a status; one of the driver in general if the status is unknown."""
-    row = json.loads(_files.resource("doctor/cuda_errors.json")).get(str(status))
+    row = json.loads(_files.resource("cudnn_ct/doctor/cuda_errors.json")).get(str(status))
     return CudaError(**row) if row else CudaError("driver-broken", "see nvidia-smi", COPIES)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from time import gmtime, strftime
 from typing import Any
 
-from .. import __version__
+from cudnn_doctor import __version__
+
 from . import checks, report, requirements
 from .diagnosis import Diagnosis
 from .finding import Finding, Severity, codes

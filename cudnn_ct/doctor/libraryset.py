@@ -11,10 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from .. import _elf, _files, _libraries
-from .._bad_combinations import version_numbers
-from .._installation import Installation
-from .._libraries import FULL, JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder
+from cudnn_doctor.read import elf as _elf
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read import libraries as _libraries
+from cudnn_doctor.read.bad_combinations import version_numbers
+from cudnn_doctor.read.installation import Installation
+from cudnn_doctor.read.libraries import FULL, JIT, SUBLIBRARIES, file_name, read_folder
+from cudnn_doctor.read.versions import Version, dotted
+
 from . import fatbin, pip, records
 from .finding import AGAIN, Finding, Fix, finding
 from .needs import Need, consistent, meets, tightest

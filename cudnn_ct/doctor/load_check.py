@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from .. import _elf, _files
-from .._libraries import file_name, version_number
-from ..errors import format_version
+from cudnn_doctor.read import elf as _elf
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.libraries import file_name
+from cudnn_doctor.read.versions import format_version, version_number
+
 from . import companions, driver, sandbox
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write

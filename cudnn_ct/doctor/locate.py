@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from .. import _files
-from .._find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
-from .._installation import shim_error
-from .._libraries import read_library
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
+from cudnn_doctor.read.installation import shim_error
+from cudnn_doctor.read.libraries import read_library
+
 from . import pip
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import major_of

@@ -10,14 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from .. import __version__, _files, _gpus
+from cudnn_doctor import __version__
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read import gpus as _gpus
+
 from . import formats, report
 from .finding import Severity, codes
 from .requirements import Requirements
 
 USAGE = 2  # as in all commands
 TABLE = "cudnn-doctor"
-_NAMED = re.compile(r"^[^#\n]*cudnn[-_. ]?(ct[-_. ]?)?doctor", re.MULTILINE | re.IGNORECASE)
+# A table or a key: lines may have the name of this package in a value or in the key of a file.
+_NAMED = re.compile(
+    r"^(?:[^#=\n\"']|\.[ \t]*[\"'])*NAME|^[ \t]*[\"']NAME[^\n\"'/]*[\"'][ \t]*[.=]".replace(
+        "NAME", r"cudnn[-_. ]?(?:ct[-_. ]?)?doctor"
+    ),
+    re.MULTILINE | re.IGNORECASE,
+)
 _VERSIONS = ("expect", "min", "max")
 SEVERITIES = {severity.word: severity for severity in Severity}
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .. import _files
-from .._bad_combinations import defects, rows, within
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.bad_combinations import defects, rows, within
+
 from . import pip, records
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import TOOLKIT, LibrarySet, divided, write

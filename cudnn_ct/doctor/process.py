@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .. import _files
-from .._libraries import file_name
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.libraries import file_name
+
 from . import checks, libraryset, requirements
 from .diagnosis import Diagnosis, sort
 from .finding import Finding, finding

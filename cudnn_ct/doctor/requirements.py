@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from .._libraries import dotted
+from cudnn_doctor.read.versions import dotted
+
 from .checks import coverage
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, read_library, write

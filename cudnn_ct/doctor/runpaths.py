@@ -6,8 +6,9 @@ import glob
 import os
 from collections.abc import Iterator, Mapping
 
-from .. import _files
-from .._find import CUDNN, SearchContext, searched
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.find import CUDNN, SearchContext, searched
+
 from .finding import Finding
 from .libraryset import Library, LibrarySet
 

@@ -8,10 +8,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import _elf, _files
-from .._find import TOOLKITS, LibrarySpec, SearchContext, searched
-from .._installation import header_folders, header_version
-from .._variables import unknown_variables
+from cudnn_doctor.read import elf as _elf
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.find import TOOLKITS, LibrarySpec, SearchContext, searched
+from cudnn_doctor.read.installation import header_folders, header_version
+from cudnn_doctor.read.variables import unknown_variables
+
 from . import libraryset, locate, pip, windows
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write

@@ -9,7 +9,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from .. import _elf, _files
+from cudnn_doctor.read import elf as _elf
+from cudnn_doctor.read import files as _files
 
 _BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _LIBRARIES = re.compile(r"lib(z|crypto|ssl)\.so[.\d]*")

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from .. import _files
+from cudnn_doctor.read import files as _files
+
 from . import libraryset, pip, records
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write

@@ -12,9 +12,10 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
+from cudnn_doctor.read.files import resource
+
 from .._bindings.types import cudnnCallback_t
 from .._caches import BoundedDict
-from .._files import resource
 from ..context import Context
 from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, Reason
 from .backend import BackendDescriptor, attempt
@@ -109,7 +110,8 @@ class Translation(NamedTuple):
     seen: list[str]  # the versions of cuDNN that printed the line
 
 
-_SECTIONS = json.loads(resource("graph/translations.json"))  # the first row that matches a line is used
+# The first row that matches a line is used.
+_SECTIONS = json.loads(resource("cudnn_ct/graph/translations.json"))
 TRANSLATIONS = tuple(Translation(**row) for row in chain.from_iterable(_SECTIONS.values()))
 
 

@@ -1,15 +1,15 @@
 """Descriptions of GPUs for planning without them: recorded ones, and ones derived from public sources.
 
-``_gpus.json`` has four tables. ``recorded`` has descriptions that cuDNN wrote on the device. ``derived`` has
-the properties of other GPUs, each with its source; ``capabilities`` the limits of their compute capability;
-``assumed`` the remaining keys. A derived description was never compared with one that cuDNN wrote.
+``gpus.json`` of `cudnn_doctor.read` has four tables. ``recorded`` has descriptions that cuDNN wrote on the
+device, ``derived`` the properties of other GPUs, each with its source; ``capabilities`` the limits of their
+compute capability; ``assumed`` the remaining keys. No derived one was ever compared with one of cuDNN.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from .._gpus import table
+from cudnn_doctor.read.gpus import table
 
 DERIVED_NOTE = "described from public sources, not recorded on a device"
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cudnn_doctor.read.files import text_of
+
 from .. import _lib, array_shapes
 from .._bindings import GENERATED_FROM
 from .._caches import BoundedDict
-from .._files import text_of
 from .._lib import Library
 from ..context import KERNEL_CACHES, Context
 from ..cuda import device as devices

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._find import TOOLKITS
+from cudnn_doctor.read.find import TOOLKITS
+
 from .._lib import load
 from ..context import Context
 from ..cuda.debug import record_launch

@@ -17,6 +17,7 @@ from typing import Any
 from tests.doctor_drawn.sites import Site
 
 (PACKAGE,) = find_spec("cudnn_ct").submodule_search_locations  # type: ignore[union-attr,misc]
+ROOT = Path(PACKAGE).parent
 # Variables of this process that the doctor would read.
 READ = ("LD_", "CUDA", "CUDNN", "CONDA", "VIRTUAL_ENV", "PYTHON", "NVIDIA", "PIP_", "CI", "NO_COLOR")
 
@@ -40,9 +41,10 @@ Runner = Callable[[Site], Answer]
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    """A folder with the package alone: next to an installed package there is a cuDNN."""
+    """A folder with the packages alone: next to an installed package there is a cuDNN."""
     folder = TemporaryDirectory()
-    Path(folder.name, "cudnn_ct").symlink_to(PACKAGE)
+    for name in ("cudnn_ct", "cudnn_doctor"):
+        Path(folder.name, name).symlink_to(ROOT / name)
     return folder
 
 

@@ -11,8 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.doctor_drawn import __main__ as command
-from tests.doctor_drawn import consumers, files, judge, operations, run, shell, sites, wheels
+from tests.doctor_drawn import (
+    __main__ as command,
+)
+from tests.doctor_drawn import (
+    consumers,
+    files,
+    judge,
+    operations,
+    run,
+    shell,
+    sites,
+    wheels,
+)
 
 pytestmark = pytest.mark.skipif(
     "nvidia-cudnn-cu12" not in wheels.store(), reason="needs the wheels for CUDA 12"

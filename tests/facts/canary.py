@@ -29,7 +29,6 @@ from typing import Any
 os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
 
 from cudnn_ct import context, facts
-from cudnn_ct._bad_combinations import table, within
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError, NotSupportedError, format_version
 from cudnn_ct.facts import Target
@@ -44,6 +43,7 @@ from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.conv import ConvProblem
 from cudnn_ct.shapes.graph.problem import GraphProblem
 from cudnn_ct.shapes.specs import TensorSpec
+from cudnn_doctor.read.bad_combinations import table, within
 from tests.oracle.algorithms import judge_each
 from tests.oracle.child import on_fakes, on_gpu
 from tests.oracle.devices import Device

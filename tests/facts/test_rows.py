@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct._bad_combinations import table, version_numbers
 from cudnn_ct.facts import KINDS, Target, why_not_a_fact
 from cudnn_ct.legal.conditions import FAMILIES, applying, conditions_of, why_unknown
+from cudnn_doctor.read.bad_combinations import table, version_numbers
 
 from .pool import pool
 

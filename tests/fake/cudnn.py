@@ -20,10 +20,10 @@ from cudnn_ct._bindings.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilte
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._bindings.types import cudnnGnnCscGraph_t, cudnnGnnMhaParams_t
 from cudnn_ct._lib import Library
-from cudnn_ct._libraries import SUBLIBRARIES
 from cudnn_ct.cuda import movable
 from cudnn_ct.cuda.debug import NOT_ENQUEUING
 from cudnn_ct.dtypes import DTYPES
+from cudnn_doctor.read.libraries import SUBLIBRARIES
 
 from .causal_conv import Causal
 from .convolution import slide

@@ -10,7 +10,6 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import _lib
-from cudnn_ct._libraries import SUBLIBRARIES, part_of_header
 from cudnn_ct.autotune.store import store
 from cudnn_ct.cli.selftest import attempt
 from cudnn_ct.cli.selftest_cases import cases
@@ -21,6 +20,7 @@ from cudnn_ct.graph.stored import choice_key
 from cudnn_ct.legal import rules
 from cudnn_ct.ops import pooling
 from cudnn_ct.ops.conv import training
+from cudnn_doctor.read.libraries import SUBLIBRARIES, part_of_header
 from tests.jit_cases import BY_GRAPHS, OTHERS, failures
 from tests.strategies import lay_out, own, shifted
 

@@ -11,10 +11,10 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import testing
-from cudnn_ct._bad_combinations import table
 from cudnn_ct.certify import certificates
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.graph import native
+from cudnn_doctor.read.bad_combinations import table
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import cudnn_ct
-from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
+from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
 
 PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
 ONLY_WHEELS = [step for step in CUDNN_STEPS if step[0] == "wheel"]

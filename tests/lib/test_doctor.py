@@ -18,11 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import _elf, doctor
-from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
-from cudnn_ct._installation import inspect
+from cudnn_ct import doctor
 from cudnn_ct.doctor import libraryset, load_check, stub_libcuda
 from cudnn_ct.doctor import sandbox as child
+from cudnn_doctor.read import elf as _elf
+from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
+from cudnn_doctor.read.installation import inspect
 from tests.doctor_cases import CASES, MIXES, Case, named, pairs, run
 from tests.doctor_sites import PACKAGE, Site, Source, examine, read
 from tests.elf_files import make_elf
@@ -118,7 +119,7 @@ def test_doctor_in_one_file_loads_cudnn_with_other_pythons(site: Site, tmp_path:
     build = "import sys; sys.path.insert(0, sys.argv[1]); import doctor_pyz, pathlib as p; "
     build += "doctor_pyz.build(p.Path(sys.argv[2]), p.Path(sys.argv[3]))"
     file = tmp_path / "cudnn-doctor.pyz"
-    subprocess.run([sys.executable, "-c", build, tool.parent, file, PACKAGE / "cudnn_ct"], check=True)
+    subprocess.run([sys.executable, "-c", build, tool.parent, file, PACKAGE], check=True)
     command = [python, "-W", "error", file, "--json", site.target]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)

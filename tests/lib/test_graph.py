@@ -24,7 +24,7 @@ import pytest
 from cudnn_ct._algorithm_names import is_engine
 from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
 from cudnn_ct._dlopen import open_library
-from cudnn_ct._find import find_cudnn
+from cudnn_ct._installation import find_cudnn
 from cudnn_ct._lib import load
 from cudnn_ct.doctor import libraryset, stub_libcuda
 from cudnn_ct.errors import BadParamError, CudnnError, NotSupportedError

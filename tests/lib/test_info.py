@@ -14,8 +14,8 @@ import pytest
 
 import cudnn_ct
 from cudnn_ct._bindings import GENERATED_FROM
-from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
 from cudnn_ct.errors import format_version
+from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
 from tests.elf_files import make_cudnn, make_elf
 
 PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])

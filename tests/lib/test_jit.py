@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import cudnn_ct
-from cudnn_ct._installation import inspect
 from cudnn_ct.cli.selftest_cases import OPERATIONS
 from cudnn_ct.errors import format_version
+from cudnn_doctor.read.installation import inspect
 
 PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
 FOLDERS = [Path(folder) for folder in os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(":") if folder]

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 import cudnn_ct
-from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
-from cudnn_ct._installation import Installation, inspect
-from cudnn_ct._libraries import SUBLIBRARIES
 from cudnn_ct.errors import format_version
+from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
+from cudnn_doctor.read.installation import Installation, inspect
+from cudnn_doctor.read.libraries import SUBLIBRARIES
 from tests.elf_files import make_elf, make_header
 
 PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])

@@ -31,7 +31,7 @@ assert library.cuInit(0) == 34
 
 CONTENT = """
 import os
-from cudnn_ct import _files
+from cudnn_doctor.read import files as _files
 
 file = _files.in_memory("name")
 os.write(file, b"data")

@@ -14,7 +14,6 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import testing
-from cudnn_ct._gpus import capabilities
 from cudnn_ct.cli import compile_child
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from cudnn_ct.graph.candidates import engine_candidates, engine_plan
@@ -29,6 +28,7 @@ from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.graph.stored import read_back
 from cudnn_ct.ops.conv import candidates
+from cudnn_doctor.read.gpus import capabilities
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
 from tests.graph_kinds.convolutions import CONVOLUTIONS
 from tests.nightly import NIGHTLY

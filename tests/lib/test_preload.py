@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
+from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
 
 WHEEL = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], SearchContext()).path
 if WHEEL is None:

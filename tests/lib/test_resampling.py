@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct._gpus import capabilities
 from cudnn_ct.errors import BadParamError, NotSupportedError
 from cudnn_ct.graph.candidates import engine_candidates, engine_plan
 from cudnn_ct.graph.gpus import description_of
@@ -20,6 +19,7 @@ from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import Graph, Tensor, node
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.shapes.specs import TensorSpec
+from cudnn_doctor.read.gpus import capabilities
 from tests.nightly import share
 
 from .test_graph import _can_plan, in_child

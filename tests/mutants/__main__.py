@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .patterns import Mutant, mutants_of_package
+from .patterns import DOCTOR, Mutant, mutants_of_package
 from .reach import Reach, files_of, measure
 from .run import PACKAGE, ROOT, Outcome, copied, diff, run_all
 
@@ -114,7 +114,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _reach(path: Path | None, tiers: Sequence[str], jobs: int) -> Reach:
     """The map of the present sources: the one that is kept, or a new one."""
     present = hashlib.sha256(repr(tiers).encode())
-    for file in sorted((*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"))):
+    doctor = PACKAGE.with_name(DOCTOR)
+    for file in sorted((*PACKAGE.rglob("*.py"), *doctor.rglob("*.py"), *ROOT.glob("tests/**/*.py"))):
         present.update(file.read_bytes())
     if path and path.is_file():
         kept, _, text = path.read_text().partition("\n")

@@ -18,6 +18,7 @@ __all__ = ["KINDS", "LEFT_OUT", "Mutant", "mutants_of", "mutants_of_package"]
 
 # The bindings are generated; the references are what tests compare with.
 LEFT_OUT = ("_bindings", "reference")
+DOCTOR = "cudnn_doctor"
 
 KEY_NAME = re.compile(r"(^|[_.])key$", re.IGNORECASE)
 KEY_LOOKUPS = {"get", "setdefault"}
@@ -49,7 +50,7 @@ Edit = tuple[ast.AST, ast.AST, str]  # from the start of one node to the end of 
 class Mutant(NamedTuple):
     """One fault: the bytes from ``start`` to ``end`` of a file become ``new``."""
 
-    path: str  # below the package
+    path: str  # below the package; that of the doctor begins with its name
     line: int
     start: int
     end: int
@@ -114,11 +115,23 @@ Pattern = Callable[[ast.AST, Scope], Iterator[Edit]]
 
 
 def mutants_of_package(package: Path) -> list[Mutant]:
-    """Find all mutants of a package, sorted by file and place."""
-    paths = [
-        path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] not in LEFT_OUT
-    ]
-    return mutants_of({str(path.relative_to(package)): path.read_bytes() for path in paths})
+    """Find all mutants of a package and the doctor next to it, sorted by file and place."""
+    sources = {
+        str(path.relative_to(package if path.is_relative_to(package) else package.parent)): path
+        for path in (*package.rglob("*.py"), *package.with_name(DOCTOR).rglob("*.py"))
+    }
+    return mutants_of(
+        {
+            name: path.read_bytes()
+            for name, path in sorted(sources.items())
+            if Path(name).parts[0] not in LEFT_OUT
+        }
+    )
+
+
+def file_of(package: Path, path: str) -> Path:
+    """Return the file of a mutant."""
+    return (package.parent if path.startswith(f"{DOCTOR}/") else package) / path
 
 
 def mutants_of(sources: dict[str, bytes]) -> list[Mutant]:

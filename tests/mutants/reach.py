@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from .patterns import LEFT_OUT
+from .patterns import DOCTOR, LEFT_OUT
 
 __all__ = ["Reach", "files_of", "measure"]
 
@@ -33,18 +33,19 @@ TESTS_LEFT_OUT = ("test_gpu_record.py", "test_mutants.py", "test_fuzz.py", "test
 # A child starts before there is a package to import: builtins, os and sys alone.
 CHILD = """
 import atexit, os, sys
-seen, package = set(), {package!r}
+seen, package, doctor = set(), {package!r}, {doctor!r}
 def line(frame, event, _):
     seen.add((frame.f_code.co_filename, frame.f_lineno))
     return line
 def call(frame, event, _):
-    return line if frame.f_code.co_filename.startswith(package) else None
+    return line if frame.f_code.co_filename.startswith((package, doctor)) else None
 def write():
     sys.settrace(None)
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     with open(os.path.join({folder!r}, str(os.getpid())), "a") as file:
         for name, number in seen:
-            file.write("%s\\t%d\\t%s\\n" % (name[len(package) + 1:], number, test))
+            start = len(package) + 1 if name.startswith(package) else len(os.path.dirname(doctor)) + 1
+            file.write("%s\\t%d\\t%s\\n" % (name[start:], number, test))
 if os.environ.get("PYTEST_CURRENT_TEST"):  # else it is no child of a test
     leave = os._exit
     def leave_at_once(code):  # as processes of multiprocessing do, without the functions of atexit
@@ -127,7 +128,9 @@ def measure(root: Path, tests: Sequence[str], seconds: float) -> Reach:
     folder = root / ".reach"
     folder.mkdir()
     package = str(root / "cudnn_ct")
-    (root / "sitecustomize.py").write_text(CHILD.format(package=package, folder=str(folder)))
+    doctor = str(root / DOCTOR)
+    child = CHILD.format(package=package, doctor=doctor, folder=str(folder))
+    (root / "sitecustomize.py").write_text(child)
     target = folder / "reach.jsonl"
     environ = {
         **os.environ,
@@ -180,7 +183,7 @@ class _Recorder:
     """
 
     def __init__(self, package: str, target: Path) -> None:
-        self.package = package
+        self.package, self.doctor = package, str(Path(package).with_name(DOCTOR))
         self.left_out = tuple(f"{package}/{part}/" for part in LEFT_OUT)  # no mutants, and many lines
         self.target = target
         self.seconds: float | None = None  # of the present test, once it has passed
@@ -192,7 +195,8 @@ class _Recorder:
         if self.calls[code] == CALLS:
             return None
         self.calls[code] += 1
-        return self.line if file.startswith(self.package) and not file.startswith(self.left_out) else None
+        own = file.startswith((self.package, self.doctor))
+        return self.line if own and not file.startswith(self.left_out) else None
 
     def line(self, frame: FrameType, event: str, _: Any) -> Any:
         self.seen.add((frame.f_code, frame.f_lineno))
@@ -214,7 +218,9 @@ class _Recorder:
             return
         places: dict[str, list[int]] = {}
         for code, line in self.seen:
-            places.setdefault(code.co_filename[len(self.package) + 1 :], []).append(line)
+            file = Path(code.co_filename)
+            root = self.package if file.is_relative_to(self.package) else Path(self.doctor).parent
+            places.setdefault(str(file.relative_to(root)), []).append(line)
         rows = {path: sorted(set(lines)) for path, lines in sorted(places.items())}
         with self.target.open("a") as file:
             file.write(json.dumps([nodeid, self.seconds, rows]) + "\n")

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import cudnn_ct
 
 from .inside import KILLER
-from .patterns import Mutant
+from .patterns import DOCTOR, Mutant, file_of
 from .reach import Reach
 
 __all__ = ["PACKAGE", "ROOT", "Outcome", "copied", "diff", "run_all"]
@@ -53,13 +53,14 @@ def copied() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder).resolve()
         root.chmod(0o755)
-        shutil.copytree(PACKAGE, root / "cudnn_ct", ignore=NOT_COPIED)
+        for package in (PACKAGE, PACKAGE.with_name(DOCTOR)):
+            shutil.copytree(package, root / package.name, ignore=NOT_COPIED)
+            compileall.compile_dir(root / package.name, quiet=2)
         for part in PARTS:
             shutil.copytree(ROOT / part, root / part, ignore=NOT_COPIED)
         for path in ROOT.iterdir():
             if path.is_file() and path.name != ".git":
                 shutil.copy2(path, root)
-        compileall.compile_dir(root / "cudnn_ct", quiet=2)
         yield root
 
 
@@ -84,9 +85,9 @@ def run_all(mutants: Iterable[Mutant], reach: Reach, jobs: int, seconds: float) 
 
 def diff(mutant: Mutant) -> str:
     """Return the change as a unified diff of the package."""
-    source = (PACKAGE / mutant.path).read_bytes()
+    source = file_of(PACKAGE, mutant.path).read_bytes()
     before, after = (text.decode().splitlines(keepends=True) for text in (source, mutant.applied(source)))
-    name = f"cudnn_ct/{mutant.path}"
+    name = str(file_of(Path("cudnn_ct"), mutant.path))
     return "".join(difflib.unified_diff(before, after, name, name, n=1))
 
 
@@ -104,7 +105,7 @@ def _run(root: Path, mutant: Mutant, reach: Reach, seconds: float) -> Outcome:
 
 @contextmanager
 def _planted(root: Path, mutant: Mutant) -> Iterator[None]:
-    path = root / "cudnn_ct" / mutant.path
+    path = file_of(root / "cudnn_ct", mutant.path)
     source = path.read_bytes()
     Path(cache_from_source(str(path))).unlink(missing_ok=True)  # times of files are too coarse to rely on
     path.write_bytes(mutant.applied(source))

@@ -22,8 +22,8 @@ os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
 
 import cudnn_ct as ct
 from cudnn_ct import _lib
-from cudnn_ct._bad_combinations import table
 from cudnn_ct.ops import _call, _replay
+from cudnn_doctor.read.bad_combinations import table
 from tests.spread import use_gpu
 
 from .algorithms import judge_each

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct._bad_combinations import table
 from cudnn_ct.errors import CudnnError, NotSupportedError
+from cudnn_doctor.read.bad_combinations import table
 
 from .graph_bounds import bounds, wrong_elements
 from .graph_draws import FAMILIES, draw_graph
@@ -207,7 +207,7 @@ def _all(problem: Any, candidate: Any) -> bool:
 
 def _planning() -> Callable[..., dict[str, Any]]:
     """Return a judge that plans for a described device, with a stub of the driver."""
-    from cudnn_ct._find import find_cudnn
+    from cudnn_ct._installation import find_cudnn
     from cudnn_ct.doctor import libraryset, stub_libcuda
     from cudnn_ct.graph.offline import Planner
     from cudnn_ct.ops.graph.built import source_of

@@ -20,10 +20,10 @@ import pytest
 import cudnn_ct
 from cudnn_ct import testing
 from cudnn_ct._config import config
-from cudnn_ct._files import contents
 from cudnn_ct.autotune import store as autotune_store
 from cudnn_ct.autotune.store import SUFFIX, Store, export_algo_cache, import_algo_cache, store
 from cudnn_ct.errors import CudnnWarning
+from cudnn_doctor.read.files import contents
 
 CHOICE = {"engine": 3, "knobs": {"tile": [64, 128]}, "note": "größer"}
 

@@ -26,7 +26,7 @@ CONTAINERS = {
 }  # fmt: skip
 # Filled while their owner is created or defined, or with an entry per implementation or measurement.
 MADE_WITH_THEIR_OWNER = {
-    "_installation.Installation.version",
+    "cudnn_doctor.read.installation.Installation.version",
     *(f"ops._formulas.Formulas.{name}" for name in ("_places", "_steps", "_temporaries")),
     "ops.norm.plans._Norm._names",
     "autotune.candidates.CandidateSet._substitutes",
@@ -87,8 +87,10 @@ def assigned(node: ast.AST) -> list[ast.expr]:
 
 def kept() -> set[str]:
     found: set[str] = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
+    readers = PACKAGE.with_name("cudnn_doctor") / "read"  # of the doctor, the part that the loader uses
+    for path in sorted((*PACKAGE.rglob("*.py"), *readers.rglob("*.py"))):
+        root = PACKAGE if path.is_relative_to(PACKAGE) else PACKAGE.parent
+        parts = path.relative_to(root).with_suffix("").parts
         if parts[0] not in LEFT_OUT:
             found |= set(growing(ast.parse(path.read_text(encoding="utf-8")), ".".join(parts)))
     return found

@@ -91,7 +91,9 @@ def test_ci_script_is_valid_and_executable(script: Path) -> None:
 
 # --- what pages refer to -----------------------------------------------------------------------------------
 
-PATH = re.compile(r"(?<![\w/.:-])(?:(?:tests|tools|benchmarks|examples|docs|cudnn_ct)/|\.ci/)[\w./-]*\w")
+PATH = re.compile(
+    r"(?<![\w/.:-])(?:(?:tests|tools|benchmarks|examples|docs|cudnn_(?:ct|doctor))/|\.ci/)[\w./-]*\w"
+)
 DOTTED = re.compile(r"`(?:cudnn_ct\.)?(\w+(?:\.\w+)+)(?:\(\))?`")
 OF_OBJECTS = ("config.", "context.", "array.", "testing.")  # also the names of variables
 MODULES = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
@@ -120,7 +122,7 @@ def test_files_that_pages_name_exist(page: Path) -> None:
 
 
 def exists(name: str) -> bool:
-    root = PACKAGE.parent if name.startswith("cudnn_ct/") else ROOT
+    root = PACKAGE.parent if name.startswith(("cudnn_ct/", "cudnn_doctor/")) else ROOT
     return (root / name).exists()
 
 

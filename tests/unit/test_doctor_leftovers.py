@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import _files, doctor
+from cudnn_ct import doctor
 from cudnn_ct.doctor import locate, pip, report
+from cudnn_doctor.read import files as _files
 from tests.elf_files import make_cudnn, make_elf
 from tests.unit.test_doctor_metadata import write_metadata
 from tests.unit.test_doctor_several import record

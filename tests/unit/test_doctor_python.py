@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from tests.elf_files import make_cudnn
 from tests.nightly import some
 from tests.pythons import find_python
 
-PACKAGE = Path(cudnn_ct.__file__).parent
+ROOT = Path(cudnn_ct.__file__).parents[1]
 TOOLS = Path(__file__).parents[2] / "tools"
 if not TOOLS.is_dir():
     pytest.skip("tools/ is not next to these tests", allow_module_level=True)
@@ -30,8 +32,7 @@ sys.path.remove(str(TOOLS))
 
 NEW = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 OLD = ("2.7", "3.6", "3.7")
-SOURCES = [PACKAGE / f"{name}.py" for name in doctor_pyz.SHARED]
-SOURCES += sorted((PACKAGE / "doctor").glob("*.py"))
+SOURCES = [path for name in doctor_pyz.FOLDERS for path in sorted((ROOT / name).glob("*.py"))]
 
 # Names of the standard library that Python 3.8 does not have.
 TOO_NEW = {
@@ -57,7 +58,7 @@ def run(command: list[Any], **environ: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("pyz") / "cudnn-doctor.pyz"
-    doctor_pyz.build(file, PACKAGE)
+    doctor_pyz.build(file, ROOT)
     return file
 
 
@@ -77,20 +78,19 @@ def test_sources_have_the_syntax_and_the_names_of_python_3_8(path: Path) -> None
 def test_pyz_has_all_modules_that_the_doctor_imports(pyz: Path) -> None:
     done = run([sys.executable, "-I", "-S", pyz, "--explain", "no-gpu"])
     assert done.stdout.startswith("no-gpu (note)"), done.stderr
-    imported = {path.stem for path in SOURCES}
-    shared = {
-        alias
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.level == 1 + (path.parent.name == "doctor")
-        for alias in ([node.module.partition(".")[0]] if node.module else [each.name for each in node.names])
-    }
-    lazy = {"_config", "_bindings", "__version__"}  # modules that the doctor does not call, and a name
-    assert shared - lazy <= imported
+    with zipfile.ZipFile(pyz) as archive:
+        names = set(archive.namelist())
+    for path in SOURCES:
+        package = path.relative_to(ROOT).parent.as_posix().replace("/", ".")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).startswith("cudnn_")):
+                base = resolve_name("." * node.level + (node.module or ""), package).replace(".", "/")
+                inner = {f"{base}/{alias.name}.py" for alias in node.names} | {f"{base}.py"}
+                assert names & {*inner, f"{base}/__init__.py"}, f"{path}:{node.lineno}"
 
 
 def test_pyz_is_the_same_file_each_time(pyz: Path, tmp_path: Path) -> None:
-    doctor_pyz.build(tmp_path / "again", PACKAGE)
+    doctor_pyz.build(tmp_path / "again", ROOT)
     assert (tmp_path / "again").read_bytes() == pyz.read_bytes()
 
 
@@ -113,10 +113,10 @@ def test_doctor_gives_the_same_report_with_each_python(tmp_path: Path, pyz: Path
     (tmp_path / "site/torch-2.dist-info").mkdir()
     (tmp_path / "site/torch-2.dist-info/METADATA").write_text("Requires-Dist: nvidia-cudnn-cu12==9.10.2.21\n")
     flags = ["--static", "--json", "--gpu", "90", tmp_path / "site"]
-    here = report(run([sys.executable, "-m", "cudnn_ct.doctor", *flags], PYTHONPATH=str(PACKAGE.parent)))
+    here = report(run([sys.executable, "-m", "cudnn_ct.doctor", *flags], PYTHONPATH=str(ROOT)))
     assert here["verdict"] == "broken"
     strict = [other, "-W", "error"]
-    as_package = run([*strict, "-m", "cudnn_ct.doctor", *flags], PYTHONPATH=str(PACKAGE.parent))
+    as_package = run([*strict, "-m", "cudnn_ct.doctor", *flags], PYTHONPATH=str(ROOT))
     assert report(as_package) == here
     assert report(run([*strict, "-I", "-S", pyz, *flags])) == here
 
@@ -127,7 +127,7 @@ def test_older_pythons_get_one_line(tmp_path: Path, pyz: Path, version: str) -> 
     line = f"cudnn-doctor: Python 3.8 or newer is needed, this is {version}\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
     if version != "2.7":
-        done = run([python(version), "-m", "cudnn_ct.doctor"], PYTHONPATH=str(PACKAGE.parent))
+        done = run([python(version), "-m", "cudnn_ct.doctor"], PYTHONPATH=str(ROOT))
         assert (done.returncode, done.stderr.replace("ct ", "")) == (1, line)
 
 

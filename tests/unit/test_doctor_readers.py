@@ -14,12 +14,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cudnn_ct import _elf, _files, doctor
-from cudnn_ct._libraries import SUBLIBRARIES, file_name
+from cudnn_ct import doctor
 from cudnn_ct.doctor import fatbin, formats, libraryset, options, records, report, stub_libcuda
 from cudnn_ct.doctor.checks import coverage
 from cudnn_ct.doctor.finding import Severity
 from cudnn_ct.doctor.needs import meets
+from cudnn_doctor.read import elf as _elf
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read.libraries import SUBLIBRARIES, file_name
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf
 

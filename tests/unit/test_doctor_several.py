@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import _files, doctor
+from cudnn_ct import doctor
 from cudnn_ct.doctor import diagnosis
 from cudnn_ct.doctor.finding import Fix, Severity, finding
+from cudnn_doctor.read import files as _files
 from tests.elf_files import make_cudnn, make_elf
 from tests.unit.test_doctor_metadata import write_metadata
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnn_ct import _elf
+from cudnn_doctor.read import elf as _elf
 from tests.elf_files import make_elf
 
 NAMES = st.text(string.ascii_letters + "_", min_size=1, max_size=12)

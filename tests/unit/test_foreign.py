@@ -245,8 +245,9 @@ def test_other_modules_do_not_name_a_library_of_arrays() -> None:
     """A library is a class of `foreign`: its types, memory, streams, and how a recording follows it."""
     root = Path(foreign.__file__).parents[1]
     found = {}
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root).as_posix()
+    readers = root.with_name("cudnn_doctor") / "read"
+    for path in sorted((*root.rglob("*.py"), *readers.rglob("*.py"))):
+        name = path.relative_to(root.parent).as_posix().removeprefix("cudnn_ct/")
         if name != "cuda/foreign.py" and not name.startswith(OF_A_LIBRARY):
             found[name] = named_libraries(ast.parse(path.read_text(encoding="utf-8")))
     assert {name: libraries for name, libraries in found.items() if libraries} == {}

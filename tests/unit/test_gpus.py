@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cudnn_ct import _files, _gpus
-from cudnn_ct._gpus import capabilities
 from cudnn_ct.cli import main
 from cudnn_ct.cli.offline import read_gpu
 from cudnn_ct.doctor import options
 from cudnn_ct.graph.gpus import description_of, is_derived
 from cudnn_ct.graph.offline import name_of_description
+from cudnn_doctor.read import files as _files
+from cudnn_doctor.read import gpus as _gpus
+from cudnn_doctor.read.gpus import capabilities
 
 LATER = {"memoryBusWidth", "smCountOrigin", "oversizedSharedMemoryPerBlock"}  # keys that 9.19 does not write
 DERIVED = [name for name in capabilities() if is_derived(name)]
@@ -25,7 +26,7 @@ DERIVED = [name for name in capabilities() if is_derived(name)]
 
 def sources_of(name: str) -> dict[str, str]:
     """Return where each number of a derived description comes from."""
-    table: dict[str, Any] = json.loads(_files.resource("_gpus.json"))
+    table: dict[str, Any] = json.loads(_files.resource("cudnn_doctor/read/gpus.json"))
     row, limits, assumed = table["derived"][name], table["capabilities"], table["assumed"]
     limited = (*limits["all"], *limits[str(row["deviceVer"])], "deviceVer")
     return {

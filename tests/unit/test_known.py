@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cudnn_ct import CudnnWarning
-from cudnn_ct._bad_combinations import defects, rows, table, version_numbers, within
 from cudnn_ct.facts import KINDS, Target
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.legal import rules
@@ -17,6 +16,7 @@ from cudnn_ct.legal.rules import engine_rules, warn
 from cudnn_ct.legal.subjects import Norm, subjects_of
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
+from cudnn_doctor.read.bad_combinations import defects, rows, table, version_numbers, within
 
 FIELDS = [
     *(

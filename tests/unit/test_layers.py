@@ -15,6 +15,8 @@ from typing import NamedTuple
 import cudnn_ct
 
 PACKAGE = Path(cudnn_ct.__file__).parent
+DOCTOR = "cudnn_doctor"  # the package next to it, which counts as one part
+READERS = (DOCTOR, f"{DOCTOR}.read")  # its version and its readers: every level may import them
 
 # A module imports from the lines above, or from names before it in its line. Packages count as one name.
 LEVELS = (
@@ -22,7 +24,6 @@ LEVELS = (
         *(
             "_bindings",
             "_algorithm_names",
-            "_variables",
             "errors",
             "_hints",
             "_caller",
@@ -31,10 +32,7 @@ LEVELS = (
         ),
         *("_background", "_caches", "_config", "_handle", "shapes", "gradients"),
     ),
-    (
-        *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation", "_gpus"),
-        *("_dlopen", "_lib", "_cublaslt", "facts", "_info", "preloading", "_cache_files"),
-    ),
+    (*("_installation", "_dlopen", "_lib", "_cublaslt", "facts", "_info", "preloading", "_cache_files"),),
     (
         *("cuda", "array", "array_shapes", "array_creation", "raw_memory", "descriptors"),
         *("context", "availability", "_raw"),
@@ -48,10 +46,8 @@ ORDER = {name: place for place, name in enumerate(name for level in LEVELS for n
 # The two libraries next to the levels, and the parts of the package that each may import.
 BESIDE = {
     "reference": {"_hints", "dtypes", "shapes", "errors", "typing"},
-    "doctor": {
-        *("__init__", "errors", "_variables", "_bad_combinations", "_gpus"),  # its version
-        *("_elf", "_files", "_find", "_libraries", "_installation"),
-    },
+    "doctor": set[str](),
+    DOCTOR: set[str](),
 }
 
 
@@ -68,11 +64,15 @@ class Import(NamedTuple):
 
 
 def module_names() -> dict[str, Path]:
-    """Return the dotted names below the package with their files; packages are named without ``__init__``."""
+    """Return the dotted names below the package with their files; packages are named without ``__init__``.
+
+    The names of the doctor begin with that of its package.
+    """
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        found[name.removesuffix(".__init__")] = path
+    for root, prefix in ((PACKAGE, ""), (PACKAGE.with_name(DOCTOR), f"{DOCTOR}.")):
+        for path in sorted(root.rglob("*.py")):
+            name = ".".join(path.relative_to(root).with_suffix("").parts)
+            found[f"{prefix}{name}".removesuffix(".__init__")] = path
     return found
 
 
@@ -80,7 +80,7 @@ MODULES = module_names()
 
 
 def imports_of(name: str, path: Path) -> Iterator[Import]:
-    full = "cudnn_ct" if name == "__init__" else f"cudnn_ct.{name}"
+    full = "cudnn_ct" if name == "__init__" else name if part(name) == DOCTOR else f"cudnn_ct.{name}"
     package = full if path.name == "__init__.py" else full.rpartition(".")[0]
     for node, lazy in walk(ast.parse(path.read_text(encoding="utf-8")), False):
         if isinstance(node, ast.Import):
@@ -92,7 +92,7 @@ def imports_of(name: str, path: Path) -> Iterator[Import]:
         else:
             continue
         for one in dict.fromkeys(found):
-            inside = one == "cudnn_ct" or one.startswith("cudnn_ct.")
+            inside = part(one) in ("cudnn_ct", DOCTOR)
             of = f".{one.removeprefix('cudnn_ct').removeprefix('.') or '__init__'}" if inside else one
             yield Import(name, of, lazy, node.lineno)
 
@@ -123,14 +123,19 @@ def part(name: str) -> str:
 
 def allowed(found: Import) -> bool:
     by, of = part(found.by), part(found.of)
-    if not found.of.startswith(".") or by == of:
+    if found.by.startswith(f"{DOCTOR}.read"):
+        return not found.of.startswith(".") or found.of.startswith(f".{DOCTOR}.read")
+    if not found.of.startswith(".") or by == of or found.of[1:].startswith(READERS[1]):
         return True
+    if of == DOCTOR and by != "reference":
+        # `_lib` needs the doctor for the notes of an exception, and for `available`.
+        return found.of[1:] == DOCTOR or by in LEVELS[-1] or (by == "_lib" and found.lazy)
+    if by == "_lib" and found.of == ".doctor":
+        return found.lazy
     if by in BESIDE:
         return of in BESIDE[by]
     if by in LEVELS[-1]:  # the uppermost level may import everything when it is used
         return found.lazy or of in BESIDE or ORDER[of] < ORDER[by]
-    if by == "_lib" and found.of == ".doctor":  # for the notes of an exception, and `available`
-        return found.lazy
     return of in ORDER and ORDER[of] < ORDER[by]
 
 
@@ -157,10 +162,8 @@ def test_modules_have_at_most_400_lines() -> None:
 
 
 def test_libraries_beside_the_levels_need_only_numpy_and_the_standard_library() -> None:
-    """The modules that the doctor shares with the loader follow the doctor's rule."""
     known = sys.stdlib_module_names
-    parts = {*BESIDE, *BESIDE["doctor"]}
-    used = {(part(found.by), part(found.of)) for found in outside() if part(found.by) in parts}
+    used = {(part(found.by), part(found.of)) for found in outside() if part(found.by) in BESIDE}
     assert {(by, of) for by, of in used if of not in known} <= {("reference", "numpy")}
 
 
@@ -196,6 +199,6 @@ def aliases(node: ast.AST) -> list[str]:
 def test_the_architecture_page_names_the_modules_that_others_use() -> None:
     page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text("utf-8")
     named = set(re.findall(r"\w+", page.split("```")[1]))
-    folders = ("cuda.", "plans.", "graph.", "captures.", "ops._")
+    folders = ("cuda.", "plans.", "graph.", "captures.", "ops._", f"{DOCTOR}.read.")
     shared = [name for name in MODULES if "." not in name or name.startswith(folders)]
     assert {name.rpartition(".")[2] for name in shared} - named == set()

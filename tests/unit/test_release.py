@@ -31,7 +31,7 @@ def requirement(text: str) -> str:
 
 def test_version_is_in_one_place() -> None:
     assert "version" in PROJECT["dynamic"]
-    assert PYPROJECT["tool"]["hatch"]["version"]["path"] == "cudnn_ct/__init__.py"
+    assert PYPROJECT["tool"]["hatch"]["version"]["path"] == "cudnn_doctor/__init__.py"
     assert re.search(
         rf"^## {re.escape(ct.__version__)}\b", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
     )

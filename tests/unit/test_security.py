@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 import cudnn_ct
-from cudnn_ct import _find
-from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, of_cuda, search
-from cudnn_ct._installation import inspect, world_writable
 from cudnn_ct.autotune.store import Store
 from cudnn_ct.doctor import locate as places_of_the_doctor
 from cudnn_ct.errors import CudnnWarning
+from cudnn_doctor.read import find as _find
+from cudnn_doctor.read.find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, of_cuda, search
+from cudnn_doctor.read.installation import inspect, world_writable
 from tests.elf_files import make_cudnn, make_elf
 
 PACKAGE = Path(cudnn_ct.__file__).parent
 
 
 def test_import_module_gets_relative_names_only() -> None:
-    for path in PACKAGE.rglob("*.py"):
+    for path in (*PACKAGE.rglob("*.py"), *PACKAGE.with_name("cudnn_doctor").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
                 assert ast.unparse(node.args[0]).lstrip("f").startswith("'."), f"{path}:{node.lineno}"

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 import cudnn_ct as ct
-from cudnn_ct import _files
 from cudnn_ct._cache_files import read_file
 from cudnn_ct._config import config
 from cudnn_ct.cli import compile_child, main, offline, table
 from cudnn_ct.cli.offline import read_description
+from cudnn_doctor.read import files as _files
 
 CLI = Path(table.__file__).parent
 

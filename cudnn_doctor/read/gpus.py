@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from . import _files
+from . import files as _files
 
 MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
 _CAPABILITY = re.compile(r"(?:sm_?|compute_)?(\d{1,2})\.?(\d)[af]?", re.ASCII)
@@ -75,8 +75,8 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=None)
 def table() -> dict[str, Any]:
-    """Return the tables of ``_gpus.json``, which `graph.gpus` describes."""
-    tables: dict[str, Any] = json.loads(_files.resource("_gpus.json"))
+    """Return the tables of ``gpus.json``, which `graph.gpus` describes."""
+    tables: dict[str, Any] = json.loads(_files.resource("cudnn_doctor/read/gpus.json"))
     return tables
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import filecmp
 import os
-import pkgutil
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
 _LIBRARY = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
@@ -194,8 +193,10 @@ def contents(
 
 
 def resource(name: str) -> str:
-    """Read a text file of this package, which may be inside a zip file."""
-    return (pkgutil.get_data(__package__, name) or b"").decode("utf-8")
+    """Read a text file of ``cudnn_doctor`` or ``cudnn_ct``, which may both be inside a zip file."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    loader: Any = __spec__.loader
+    return str(loader.get_data(os.path.join(root, *name.split("/"))), "utf-8")
 
 
 def in_memory(name: str) -> int:

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Tuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from . import _elf, _files
-
-Version = Tuple[int, int, int]
+from . import elf as _elf
+from . import files as _files
+from .versions import Version, dotted
 
 # The sets of libraries that are a cuDNN, and the folders of their wheels. All engines of the small set are
 # compiled at run time, and it has no legacy calls. The third set is a part of the full one that somebody has
@@ -190,17 +190,6 @@ def version_in(library: _elf.Elf, name: str) -> Version | None:
 def old_version(folder: str | os.PathLike[str], major: int) -> Version | None:
     """Read the version of cuDNN 8, whose smallest library is ops_infer; None for all other versions."""
     return read_library(os.path.join(folder, f"libcudnn_ops_infer.so.{major}"), part="ops").version
-
-
-def version_number(version: Version) -> int:
-    """Return a version as ``cudnnGetVersion`` does: 9.27.0 is 92700, 8.9.7 is 8907."""
-    major, minor, patch = version
-    return major * (10_000 if major >= 9 else 1_000) + minor * 100 + patch
-
-
-def dotted(version: tuple[int, ...]) -> str:
-    """Format a version, such as ``9.27.0``."""
-    return ".".join(map(str, version))
 
 
 def most_frequent(libraries: Iterator[Library]) -> Version | None:

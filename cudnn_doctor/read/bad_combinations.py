@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from . import _files
+from . import files as _files
 
 _OTHERS = ("install", "consumer")
 
@@ -54,4 +54,4 @@ def version_numbers(version: str) -> tuple[int, ...]:
 @lru_cache(maxsize=None)
 def table() -> Any:
     """Return all rows."""
-    return json.loads(_files.resource("facts.json"))["facts"]
+    return json.loads(_files.resource("cudnn_ct/facts.json"))["facts"]

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from . import _elf, _files
-from ._libraries import WHEEL_FOLDERS
+from . import elf as _elf
+from . import files as _files
+from .libraries import WHEEL_FOLDERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,17 +75,11 @@ def mapped_files() -> tuple[str, ...]:
         return ()
 
 
-def _setting() -> Any:
-    from ._config import config  # not needed by the doctor, which passes a setting
-
-    return config.library or None
-
-
 @dataclass(frozen=True)
 class SearchContext:
     """Everything that a search depends on: by default this process, its environment and its system."""
 
-    setting: str | os.PathLike[str] | None = field(default_factory=_setting)  # a file or a folder
+    setting: str | os.PathLike[str] | None = None  # a file or a folder
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     mapped: Callable[[], Iterable[str]] = mapped_files
@@ -116,14 +111,6 @@ class NotFoundError(Exception):
 if TYPE_CHECKING:
     Step = Callable[[LibrarySpec, SearchContext], Path]
     Folders = Callable[[LibrarySpec, SearchContext], Iterable[tuple[str, str]]]
-
-
-def find_cudnn() -> SearchResult:
-    """Search this machine for cuDNN with all steps."""
-    unsupported = _unsupported()
-    if unsupported:
-        return SearchResult(None, "", (("platform", unsupported),))
-    return search(CUDNN, CUDNN_STEPS, SearchContext())
 
 
 def search(spec: LibrarySpec, steps: Iterable[tuple[str, Step]], context: SearchContext) -> SearchResult:
@@ -349,7 +336,7 @@ def _cached_folders(soname: str, context: SearchContext) -> Iterator[str]:
         yield os.path.join(context.root, os.path.dirname(os.fsdecode(path)).lstrip("/"))
 
 
-def _unsupported() -> str:
+def unsupported() -> str:
     """Return why this machine cannot have a cuDNN; empty if it can."""
     glibc = _elf.glibc_version()
     if glibc and _elf.machine_here():

@@ -1,0 +1,1 @@
+"""Readers of files, which the loader of `cudnn_ct` and the doctor share."""
