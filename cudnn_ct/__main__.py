@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command. The doctor comes before anything is imported that may be broken here."""
     if sys.argv[1:2] == ["doctor"]:
-        from cudnn_ct.doctor.main import main as doctor
+        from cudnn_doctor.main import main as doctor
 
         sys.exit(doctor(sys.argv[2:]))
     try:

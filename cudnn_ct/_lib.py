@@ -111,7 +111,7 @@ def _diagnose(path: str | os.PathLike[str] | None) -> list[str]:
     if not path or not os.path.exists(path):  # the error itself names the path
         return []
     try:
-        from .doctor import verdict_lines  # imports all of the doctor: only after a failure
+        from cudnn_doctor import verdict_lines  # imports all of the doctor: only after a failure
 
         return verdict_lines(path)
     except Exception:  # the sources of the doctor cannot be read, for instance: the error itself matters
@@ -225,7 +225,7 @@ class Library:
             return ""
         files = tuple((part.name, part.real) for part in self.installation.parts)
         try:
-            from .doctor import lacks_code  # reads files, once for each GPU
+            from cudnn_doctor import lacks_code  # reads files, once for each GPU
 
             return lacks_code(files, capability[0] * 10 + capability[1])
         except Exception:  # the files are gone, for instance: the operations themselves report that

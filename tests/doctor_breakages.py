@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cudnn_ct.doctor import Diagnosis
-from cudnn_ct.doctor.requirements import Requirements
+from cudnn_doctor import Diagnosis
+from cudnn_doctor.requirements import Requirements
 from tests.doctor_environments import (
     BLAS12,
     CT2,

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cudnn_ct.doctor import companions
+from cudnn_doctor import companions
 from cudnn_doctor.read.libraries import SUBLIBRARIES, file_name, needs
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, packed

@@ -15,8 +15,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor.requirements import Requirements
+import cudnn_doctor as doctor
+from cudnn_doctor.requirements import Requirements
 from tests import fast_pip
 from tests.elf_files import NOT_JIT, make_cudnn, make_defining, make_elf, make_header
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import cudnn_ct
-from cudnn_ct.doctor import libraryset
+from cudnn_doctor import libraryset
 from cudnn_doctor.read.find import TOOLKITS
 from tests.elf_files import make_elf
 
@@ -128,7 +128,7 @@ def examine(
     command: Iterable[str] = (),  # which runs it
 ) -> Answer:
     """Run the command with --strict in a process that can import only the package under test."""
-    start = "import sys; from cudnn_ct.doctor.main import main\n"
+    start = "import sys; from cudnn_doctor.main import main\n"
     code = f"{start}{prelude}\nsys.exit(main(sys.argv[1:]))"
     command = [*command, sys.executable, "-S", "-W", "error", "-c", code, "--json", "--strict"]
     drop = {

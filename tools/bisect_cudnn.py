@@ -25,7 +25,7 @@ from cudnn_ct.cli.errors import FAILED, NOTHING, fail, plain_warnings, plainly, 
 from cudnn_ct.cli.offline import NoAnswerError, answer_of, gpu_option, read_gpu, start
 from cudnn_ct.cli.options import Convolution, convolution_options
 from cudnn_ct.cli.table import Column, progress, say, say_json, show
-from cudnn_ct.doctor import libraryset, stub_libcuda
+from cudnn_doctor import libraryset, stub_libcuda
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.
 OLDEST_PLANNER = (9, 8)  # older versions cannot plan for a described device

@@ -122,7 +122,7 @@ def _reference(role: str, name: str, path: str) -> str:
 
 def _candidates(role: str, name: str, path: str) -> list[str]:
     """Return the objects that a name may refer to: in its class, its package, this package, anywhere."""
-    packages = [f"{PACKAGE}.{path.split('.')[1]}" if "." in path else PACKAGE, PACKAGE]
+    packages = [".".join(path.split(".")[:2]), path.partition(".")[0], PACKAGE]
     owners = [path.rpartition(".")[0].rpartition(".")[2], path.rpartition(".")[2]] if role == "meth" else []
     inner = [f"{package}.{owner}.{name}" for owner in owners for package in packages]
     return [*inner, *(f"{package}.{name}" for package in packages), name]

@@ -1,6 +1,6 @@
 """Write the generated parts of docs/doctor.md: the table of codes, and the matrix of the last full run.
 
-python tools/doctor_docs.py            # the table of codes, from cudnn_ct/doctor/findings.json
+python tools/doctor_docs.py            # the table of codes, from cudnn_doctor/findings.json
 python tools/doctor_docs.py --check    # exit 1 if the table is out of date
 python tools/doctor_docs.py --matrix   # break every cuDNN in CUDNN_CT_TEST_CUDNNS, and the installed one
 python tools/doctor_docs.py --environments # break environments with small wheels, and run all commands
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "doctor.md"
 sys.path.insert(0, str(ROOT))
 
-from cudnn_ct.doctor.finding import codes  # noqa: E402
+from cudnn_doctor.finding import codes  # noqa: E402
 
 
 def main() -> int:

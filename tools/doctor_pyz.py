@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("cudnn_doctor", "cudnn_doctor/read", "cudnn_ct/doctor")
-OTHERS = ("cudnn_ct/__init__.py", "cudnn_ct/facts.json")
+FOLDERS = ("cudnn_doctor", "cudnn_doctor/read")
+FACTS = "cudnn_ct/facts.json"
 
 # Python 2.7 can parse it.
 MAIN = """\
@@ -20,7 +20,7 @@ import sys
 if sys.version_info < (3, 8):
     sys.exit("cudnn-doctor: Python 3.8 or newer is needed, this is %d.%d" % sys.version_info[:2])
 
-from cudnn_ct.doctor.main import main
+from cudnn_doctor.main import main
 
 sys.exit(main())
 """
@@ -36,7 +36,7 @@ def main() -> None:
 def build(file: Path, root: Path = ROOT) -> None:
     """Write the file from the sources below a folder; equal sources give equal bytes."""
     found = [path for name in FOLDERS for kind in ("*.py", "*.json") for path in (root / name).glob(kind)]
-    sources = [*sorted(found), *(root / name for name in OTHERS)]
+    sources = [*sorted(found), root / FACTS]
     contents = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in sources}
     with file.open("wb") as stream:
         stream.write(b"#!/usr/bin/env python3\n")

@@ -45,7 +45,7 @@ def _run(mode: str) -> tuple[float, float, float]:
     # CI makes every mode read the files in full, as --deep does.
     without = ("PYTHONDONTWRITEBYTECODE", "CI")
     environ = {name: value for name, value in os.environ.items() if name not in without}
-    command = [sys.executable, "-m", "cudnn_ct.doctor", mode]
+    command = [sys.executable, "-m", "cudnn_doctor", mode]
     start = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environ) as process:
         _, status, usage = os.wait4(process.pid, 0)

@@ -163,12 +163,12 @@ LEVELS = (
     ("Operations", ("ops/", "captures/")),
     ("Plans, graphs, algorithms", ("plans/", "graph/", "autotune/", "certify/", "legal/")),
     ("Arrays and CUDA", ("cuda/", "array", "descriptors", "context")),
-    ("Loader", ("_find", "_elf", "_lib", "_raw", "facts")),
+    ("Loader", ("_installation", "_lib", "_raw", "facts")),
     ("Values", ("shapes/", "_bindings/", "dtypes", "errors")),
 )
 BESIDE = (
     ("Reference", "reference/", "the same operations", "in NumPy"),
-    ("Doctor", "doctor/", "checks installations,", "standard library only"),
+    ("Doctor", "cudnn_doctor", "checks installations,", "standard library only"),
 )
 
 

@@ -246,7 +246,7 @@ def _load_stub() -> None:
     from cudnn_ct import _lib
     from cudnn_ct._dlopen import open_library
     from cudnn_ct._installation import find_cudnn
-    from cudnn_ct.doctor import libraryset, stub_libcuda
+    from cudnn_doctor import libraryset, stub_libcuda
 
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None

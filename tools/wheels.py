@@ -16,8 +16,8 @@ import click
 
 from cudnn_ct import _lib
 from cudnn_ct.cli.table import say
-from cudnn_ct.doctor import libraryset
 from cudnn_ct.errors import CudnnError
+from cudnn_doctor import libraryset
 from cudnn_doctor.read import files as _files
 from cudnn_doctor.read.bad_combinations import version_numbers
 

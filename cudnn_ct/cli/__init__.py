@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from cudnn_doctor.terminal import printable
+
 from .. import __version__
-from ..doctor.terminal import printable
 from .errors import fail, first_line, plain_warnings, plainly
 from .table import say, say_json, say_lines
 
@@ -94,6 +95,6 @@ def info(as_json: bool) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def doctor(arguments: tuple[str, ...]) -> None:
     """Check a cuDNN installation, and report each defect with its cause and fix."""
-    from ..doctor.main import main as doctor_main
+    from cudnn_doctor.main import main as doctor_main
 
     sys.exit(doctor_main(arguments))

@@ -11,7 +11,8 @@ from typing import NoReturn
 
 import click
 
-from ..doctor.terminal import printable
+from cudnn_doctor.terminal import printable
+
 from ..errors import CudnnError, CudnnWarning
 
 # The exit codes of all commands; click has 2 for wrong usage.

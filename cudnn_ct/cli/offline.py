@@ -24,6 +24,8 @@ from typing import Any
 
 import click
 
+from cudnn_doctor import libraryset, stub_libcuda
+from cudnn_doctor.probe import end_with
 from cudnn_doctor.read.files import contents
 from cudnn_doctor.read.gpus import capabilities, one_described, read_description
 
@@ -31,8 +33,6 @@ from .. import _lib
 from .._caller import Caller
 from .._config import config
 from .._dlopen import open_library
-from ..doctor import libraryset, stub_libcuda
-from ..doctor.probe import end_with
 from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, format_version, warn_caller
 from ..graph.explain import explain_graph
 from ..graph.gpus import description_of

@@ -12,15 +12,15 @@ import click
 import numpy as np
 
 import cudnn_ct as ct
+from cudnn_doctor import diagnose
+from cudnn_doctor.finding import Severity
 from cudnn_doctor.read.libraries import FULL
+from cudnn_doctor.report import verdict
 
 from .. import _lib
 from .._installation import find_cudnn
 from .._lib import load
 from ..availability import available
-from ..doctor import diagnose
-from ..doctor.finding import Severity
-from ..doctor.report import verdict
 from ..errors import CudnnError, CudnnWarning, NotSupportedError, format_version
 from ..reference.dropout import dropout
 from ..reference.rnn import rnn, rnn_backward

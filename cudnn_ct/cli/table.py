@@ -18,7 +18,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from ..doctor.terminal import is_styled, is_terminal, printable
+from cudnn_doctor.terminal import is_styled, is_terminal, printable
 
 EMPTY = {"", "-"}
 WIDTH = 80  # columns of a narrow terminal

@@ -1,39 +1,34 @@
-"""Diagnose a cuDNN installation; needs only the standard library.
+"""The package `cudnn_doctor` under its old name, with the same modules."""
 
-``diagnose(path)`` examines a cuDNN on disk, ``diagnose_process(pid)`` and ``here()`` the libraries that a
-process has loaded; each returns a `Diagnosis`. ``verdict_lines(path)`` returns a line for each defect.
-The command is ``cudnn-ct doctor``.
-"""
-
+import sys
+from contextlib import suppress
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+import cudnn_doctor
+
 if TYPE_CHECKING:
-    from .diagnosis import Diagnosis as Diagnosis
-    from .diagnosis import diagnose as diagnose
-    from .diagnosis import verdict_lines as verdict_lines
-    from .finding import Finding as Finding
-    from .finding import Severity as Severity
-    from .finding import codes as codes
-    from .process import diagnose_process as diagnose_process
-    from .process import here as here
-    from .requirements import Requirements as Requirements
-    from .requirements import lacks_code as lacks_code
+    from cudnn_doctor import Diagnosis as Diagnosis
+    from cudnn_doctor import Finding as Finding
+    from cudnn_doctor import Requirements as Requirements
+    from cudnn_doctor import Severity as Severity
+    from cudnn_doctor import codes as codes
+    from cudnn_doctor import diagnose as diagnose
+    from cudnn_doctor import diagnose_process as diagnose_process
+    from cudnn_doctor import here as here
+    from cudnn_doctor import lacks_code as lacks_code
+    from cudnn_doctor import verdict_lines as verdict_lines
 
-# `_lib` imports this package only after a failure, and needs one or two of its modules.
-_NAMES = {
-    "diagnosis": ("Diagnosis", "diagnose", "verdict_lines"),
-    "finding": ("Finding", "Severity", "codes"),
-    "process": ("diagnose_process", "here"),
-    "requirements": ("Requirements", "lacks_code"),
-}
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-
-__all__ = sorted(_MODULE_OF)
+__all__ = cudnn_doctor.__all__
 
 if not TYPE_CHECKING:
+    if sys.version_info >= (3, 8):  # older versions can run `__main__` alone, which says so
+        for _found in iter_modules(cudnn_doctor.__path__):
+            if not _found.ispkg and _found.name != "__main__":
+                with suppress(ImportError):  # this Python may lack a module, such as ctypes
+                    _module = import_module(f".{_found.name}", "cudnn_doctor")
+                    sys.modules[f"{__name__}.{_found.name}"] = _module
 
     def __getattr__(name: str) -> Any:
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+        return getattr(cudnn_doctor, name)

@@ -60,7 +60,7 @@ def environment(site: Site) -> dict[str, str]:
 def command(site: Site, *flags: str) -> list[str]:
     """The command line of the doctor for a site."""
     subject = [] if site.subject is None else [str(site.subject)]
-    return [*site.wrap, site.python, "-m", "cudnn_ct.doctor", "--strict", *flags, *site.flags, *subject]
+    return [*site.wrap, site.python, "-m", "cudnn_doctor", "--strict", *flags, *site.flags, *subject]
 
 
 def limit(memory: int | None) -> None:

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cudnn_ct as ct
-from cudnn_ct import _lib, doctor
+import cudnn_doctor as doctor
+from cudnn_ct import _lib
 from cudnn_ct.cli import main, selftest_cases
 from cudnn_ct.cli import selftest as selftest_command
 from cudnn_ct.cli.selftest_cases import cases

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _lib, doctor
-from cudnn_ct.doctor import main
+import cudnn_doctor as doctor
+from cudnn_ct import _lib
+from cudnn_doctor import main
 
 
 def test_diagnose_finds_no_errors_on_a_working_machine() -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import libraryset, load_check, stub_libcuda
-from cudnn_ct.doctor import sandbox as child
+import cudnn_doctor as doctor
+from cudnn_doctor import libraryset, load_check, stub_libcuda
+from cudnn_doctor import sandbox as child
 from cudnn_doctor.read import elf as _elf
 from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
 from cudnn_doctor.read.installation import inspect
@@ -472,7 +472,7 @@ def in_python(code: str, *arguments: object) -> str:
 
 def test_here_examines_this_process(site: Site) -> None:
     code = (
-        "import ctypes, sys; from cudnn_ct import doctor\n"
+        "import ctypes, sys; import cudnn_doctor as doctor\n"
         "before = doctor.here().verdict\n"
         "ctypes.CDLL(sys.argv[1]).cudnnGetVersion()\n"
         "found = doctor.here(); print(before, found.verdict, found.sets[0].folder, sep='|')"
@@ -485,7 +485,7 @@ def test_here_examines_this_process(site: Site) -> None:
 
 def test_static_diagnosis_opens_no_library(site: Site) -> None:
     code = (
-        "import sys; from cudnn_ct import doctor\n"
+        "import sys; import cudnn_doctor as doctor\n"
         "found = doctor.diagnose(sys.argv[1], run=False)\n"
         "print(found.verdict, any('libcudnn' in line for line in open('/proc/self/maps')))"
     )
@@ -504,7 +504,7 @@ def test_verdict_lines_names_the_defect_and_the_fix(site: Site, tmp_path: Path) 
 
 CALLS = """
 import ctypes
-from cudnn_ct.doctor import stub_libcuda
+from cudnn_doctor import stub_libcuda
 
 stub = stub_libcuda.in_memory(["cuInit"], planning=True)
 library = ctypes.CDLL(f"/proc/self/fd/{stub}")

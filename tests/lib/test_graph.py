@@ -26,7 +26,6 @@ from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
 from cudnn_ct._dlopen import open_library
 from cudnn_ct._installation import find_cudnn
 from cudnn_ct._lib import load
-from cudnn_ct.doctor import libraryset, stub_libcuda
 from cudnn_ct.errors import BadParamError, CudnnError, NotSupportedError
 from cudnn_ct.facts import Target
 from cudnn_ct.graph.attributes import kind
@@ -45,6 +44,7 @@ from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
+from cudnn_doctor import libraryset, stub_libcuda
 from tests.nightly import share
 
 ROOT = Path(__file__).parents[2]

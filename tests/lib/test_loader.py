@@ -219,7 +219,7 @@ report(status)
 # --- other versions ----------------------------------------------------------------------------------------
 
 # Finalising a descriptor makes cuDNN open its engines and its heuristics.
-FINALIZE = "import ctypes as C\nfrom cudnn_ct.doctor.probe import finalize\n"
+FINALIZE = "import ctypes as C\nfrom cudnn_doctor.probe import finalize\n"
 
 
 @pytest.fixture

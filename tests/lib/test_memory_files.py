@@ -23,7 +23,7 @@ LACKING = {
 
 CALLS = """
 import ctypes
-from cudnn_ct.doctor import stub_libcuda
+from cudnn_doctor import stub_libcuda
 
 library = ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(['cuInit'], planning=True)}")
 assert library.cuInit(0) == 34

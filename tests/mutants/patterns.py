@@ -296,7 +296,7 @@ def alignment_not_needed(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 def ordering_dropped(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """A statement that orders streams, waits, or notes a use."""
-    if _is_statement_of(node, ORDERING) and not scope.path.startswith("doctor"):
+    if _is_statement_of(node, ORDERING) and not scope.path.startswith(DOCTOR):
         yield node, node, "pass"
 
 
@@ -435,7 +435,7 @@ def _is_code(node: ast.AST) -> bool:
 def _gives_exit_code(scope: Scope) -> bool:
     function = scope.function
     assert function
-    in_command = scope.path.split("/")[0] in ("cli", "doctor", "__main__.py")
+    in_command = scope.path.split("/")[0] in ("cli", DOCTOR, "__main__.py")
     returns = function.returns is not None and ast.unparse(function.returns) == "int"
     named = re.search(r"^(_?main|_?print|exit_code|_?run|command)$", function.name)
     return bool(in_command and returns and named)

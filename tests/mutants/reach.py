@@ -26,7 +26,7 @@ CALLS = 50  # of one function in one test that are traced: it takes long
 NEAR = 10  # lines above one that no test reaches
 VARIABLE = "CUDNN_CT_MUTANTS_REACH"
 # Scripts that run without site packages, so that nothing is recorded, and the modules that start them.
-STARTED_BY = {"doctor/probe.py": "doctor/sandbox.py"}
+STARTED_BY = {f"{DOCTOR}/probe.py": f"{DOCTOR}/sandbox.py"}
 # Tests that run for long by themselves, or that judge the sources and not their behaviour.
 TESTS_LEFT_OUT = ("test_gpu_record.py", "test_mutants.py", "test_fuzz.py", "test_soak.py")
 

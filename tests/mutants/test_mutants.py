@@ -33,7 +33,7 @@ SURVIVED = {
     "memory not retained": r"^lifetimes .*__del__: _?retain\(.* -> pass",
     "beta for each of several outputs": r"^factors .*Program\.run: beta if .* else b -> beta",
     "CTC without copies of misaligned operands": r"^strides ops/ctc/ctc.py .*: True -> False",
-    "doctor prints in vain": r"^exit codes doctor.*: code or 1 -> code",
+    "doctor prints in vain": r"^exit codes cudnn_doctor.*: code or 1 -> code",
     "limit of tables": r"^limits cudnn_doctor/read/elf.*MAX_READ -> False",
     "native objects destroyed in a forked child": r"^lifetimes .*destroy_native: os\.getpid.* -> False",
     "cache key without alignment": r"^keys cuda/typed_memory.py .*: not pointer & UNALIGNED -> None",
@@ -109,8 +109,8 @@ def test_pattern_finds(kind: str, source: str, wanted: list[str]) -> None:
 
 def test_pattern_of_exit_codes_is_for_commands() -> None:
     source = b"def _print(code) -> int:\n    return code or 3\n"
-    names = [mutant.name for mutant in mutants_of({"doctor/main.py": source, "array.py": source})]
-    assert names == [f"exit codes doctor/main.py _print: code or 3 -> {new}" for new in ("3", "code")]
+    names = [mutant.name for mutant in mutants_of({"cudnn_doctor/main.py": source, "array.py": source})]
+    assert names == [f"exit codes cudnn_doctor/main.py _print: code or 3 -> {new}" for new in ("3", "code")]
 
 
 def test_mutant_is_planted_at_bytes_and_not_at_characters() -> None:

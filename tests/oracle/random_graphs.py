@@ -208,9 +208,9 @@ def _all(problem: Any, candidate: Any) -> bool:
 def _planning() -> Callable[..., dict[str, Any]]:
     """Return a judge that plans for a described device, with a stub of the driver."""
     from cudnn_ct._installation import find_cudnn
-    from cudnn_ct.doctor import libraryset, stub_libcuda
     from cudnn_ct.graph.offline import Planner
     from cudnn_ct.ops.graph.built import source_of
+    from cudnn_doctor import libraryset, stub_libcuda
 
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None

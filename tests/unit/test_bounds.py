@@ -18,7 +18,7 @@ if not PAGE.is_file():
     pytest.skip("docs/ is not next to these tests", allow_module_level=True)
 
 # Commands, whose processes end; the reference in NumPy; generated tables.
-LEFT_OUT = ("doctor", "cli", "reference", "_bindings")
+LEFT_OUT = ("cli", "reference", "_bindings")
 CACHES = {"cache", "lru_cache", "cached_property"}
 CONTAINERS = {
     "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "BoundedDict", "CallCache", "local",

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import dnn, doctor, reference, testing
+import cudnn_doctor as doctor
+from cudnn_ct import dnn, reference, testing
 from cudnn_ct._config import SETTINGS
-from cudnn_ct.doctor import formats, main
+from cudnn_doctor import formats, main
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(ct.__file__).parent
@@ -154,7 +155,7 @@ def needs_another_library(name: str) -> bool:
 def found(name: str) -> Any:
     """Return the module or attribute that a dotted name means; None if it does not exist."""
     try:
-        return pkgutil.resolve_name(f"cudnn_ct.{name}")
+        return pkgutil.resolve_name(name if name.startswith("cudnn_doctor") else f"cudnn_ct.{name}")
     except (ImportError, AttributeError):
         return None
 
@@ -182,9 +183,13 @@ def test_doctor_page_has_the_codes_every_flag_and_the_schema(capsys: pytest.Capt
     assert [key for key in formats.as_dict(doctor.Diagnosis("x", (), ())) if f"`{key}`" not in page] == []
 
 
+def short(name: str) -> str:
+    return name.removeprefix("cudnn_ct.")
+
+
 # --- the API pages -----------------------------------------------------------------------------------------
 
-OBJECTS = [(path[9:], heading[9:]) for path, heading in api_pages.objects()]  # without cudnn_ct.
+OBJECTS = [(short(path), short(heading)) for path, heading in api_pages.objects()]
 
 
 def test_menu_has_every_page_and_no_other() -> None:
@@ -198,7 +203,7 @@ def test_api_pages_have_every_public_name_once() -> None:
     objects = {"config": "_config.Config", "raw": "_raw.RawLibrary"}
     public = {objects.get(name, name) for name in ct.__all__} - {"dnn", "reference"}
     for module in (dnn, doctor, reference, testing):
-        own = module.__name__.removeprefix("cudnn_ct.")
+        own = short(module.__name__)
         public |= {f"{own}.{name}" for name in module.__all__}
     of_shapes = {"conv_output_shape", "conv_transpose_output_shape", "pool_output_shape"}  # as ct.*
     public -= {f"reference.{name}" for name in of_shapes}
@@ -219,18 +224,23 @@ def test_api_pages_show_the_defaults_of_signatures() -> None:
         docstring_parser="numpy",
         extensions=griffe.load_extensions(str(TOOLS / "docs_docstrings.py")),
     )
-    package = loader.load("cudnn_ct")
+    packages = {name: loader.load(name) for name in ("cudnn_ct", "cudnn_doctor")}
     loader.resolve_aliases()
     shown = [
         row
         for name, _ in OBJECTS
         if not needs_another_library(name)
-        for row in defaults_on_the_site(package[name])
+        for row in defaults_on_the_site(on_the_site(packages, name))
     ]
     assert len(shown) > 400
     # `ops._documented` adds this parameter, which the sources do not describe.
     assert any(path.endswith("conv_backward_data") and name == "stream" for path, name, *_ in shown)
     assert [row for row in shown if row[2] != row[3]] == []
+
+
+def on_the_site(packages: Any, name: str) -> Any:
+    package, _, inner = name.partition(".")
+    return packages[package][inner] if package in packages else packages["cudnn_ct"][name]
 
 
 def defaults_on_the_site(thing: Any) -> Iterator[tuple[str, str, Any, Any]]:
@@ -240,7 +250,7 @@ def defaults_on_the_site(thing: Any) -> Iterator[tuple[str, str, Any, Any]]:
         sections = member.docstring.parsed if member.docstring else ()
         rows = [row for section in sections if section.kind.value == "parameters" for row in section.value]
         for row in rows:
-            function = found(member.path.removeprefix("cudnn_ct."))
+            function = found(short(member.path))
             names = vars(sys.modules[inspect.unwrap(function).__module__])
             shown = inspect.Parameter.empty if row.value is None else eval(str(row.value), names)
             real = inspect.signature(function).parameters[row.name.lstrip("*")]

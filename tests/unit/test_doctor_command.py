@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import __version__, doctor
-from cudnn_ct.doctor import formats, locate, main, process, report, terminal
-from cudnn_ct.doctor.finding import Severity, finding
-from cudnn_ct.doctor.options import USAGE, parse, requirements_of
+import cudnn_doctor as doctor
+from cudnn_ct import __version__
+from cudnn_doctor import formats, locate, main, process, report, terminal
+from cudnn_doctor.finding import Severity, finding
+from cudnn_doctor.options import USAGE, parse, requirements_of
 from tests.elf_files import DT_GNU_HASH, DT_RUNPATH, DT_STRTAB, DT_SYMTAB, DT_VERNEED, assemble, make_cudnn
 
 MonkeyPatch = pytest.MonkeyPatch
@@ -318,8 +319,8 @@ def test_doctor_needs_only_the_standard_library(tmp_path: Path, entry: str) -> N
 def test_doctor_imports_no_module_that_only_other_commands_need(tmp_path: Path) -> None:
     make_cudnn(tmp_path, "9.27.0")
     code = (
-        "import sys, cudnn_ct.doctor.main as m; m.diagnose(sys.argv[1], run=False)\n"
-        "ours = {f'cudnn_ct.doctor.{name}' for name in ('driver', 'pe', 'process', 'sandbox')}\n"
+        "import sys, cudnn_doctor.main as m; m.diagnose(sys.argv[1], run=False)\n"
+        "ours = {f'cudnn_doctor.{name}' for name in ('driver', 'pe', 'process', 'sandbox')}\n"
         "print({'pathlib', 'subprocess', 'threading', *ours} & {*sys.modules})"
     )
     command = [sys.executable, "-S", "-c", code, str(tmp_path)]  # without the modules of .pth files
@@ -458,3 +459,47 @@ def test_doctor_rejects_a_hostile_library_within_limits(tmp_path: Path, case: st
     assert done.returncode == 1, done.stderr
     errors = [each["message"] for each in json.loads(done.stdout)["findings"] if each["severity"] == "error"]
     assert any(str(path) in error for error in errors)
+
+
+# --- the older name ----------------------------------------------------------------------------------------
+
+OLD_NAMES = """
+import importlib, pkgutil, sys
+old = importlib.import_module("cudnn_ct.doctor")
+from cudnn_ct import doctor
+assert doctor is old
+import cudnn_doctor
+for name in cudnn_doctor.__all__:
+    assert getattr(old, name) is getattr(cudnn_doctor, name), name
+for found in pkgutil.iter_modules(cudnn_doctor.__path__):
+    if found.name not in ("__main__", "read"):
+        here = importlib.import_module(f"cudnn_ct.doctor.{found.name}")
+        assert here is importlib.import_module(f"cudnn_doctor.{found.name}"), found.name
+        assert getattr(old, found.name) is here
+from cudnn_ct.doctor.finding import Severity
+import cudnn_ct.doctor.report as report
+assert (report.Severity, Severity) == (cudnn_doctor.Severity,) * 2
+"""
+
+
+def test_older_name_has_the_same_names_and_modules() -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", OLD_NAMES], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("module", ["cudnn_doctor", "cudnn_ct.doctor", "cudnn_ct"])
+def test_command_runs_by_each_name_of_the_module(module: str) -> None:
+    command = [sys.executable, "-W", "error", "-m", module, *(["doctor"] if module == "cudnn_ct" else [])]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"cudnn-ct, version {__version__}\n"), done.stderr
+
+
+def test_doctor_imports_nothing_of_cudnn_ct() -> None:
+    code = """
+import pkgutil, sys, cudnn_doctor
+for found in pkgutil.walk_packages(cudnn_doctor.__path__, "cudnn_doctor."):
+    __import__(found.name)
+print([name for name in sys.modules if name.partition(".")[0] == "cudnn_ct"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import conda
+import cudnn_doctor as doctor
+from cudnn_doctor import conda
 from tests.doctor_breakages import wrong
 from tests.elf_files import make_cudnn, make_elf
 

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import formats, main, options, report
-from cudnn_ct.doctor.finding import Finding, Severity, codes, finding
+import cudnn_doctor as doctor
+from cudnn_doctor import formats, main, options, report
+from cudnn_doctor.finding import Finding, Severity, codes, finding
 from tests.elf_files import make_cudnn
 
 MonkeyPatch = pytest.MonkeyPatch

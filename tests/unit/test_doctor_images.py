@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import runpaths
-from cudnn_ct.doctor.report import text
+import cudnn_doctor as doctor
+from cudnn_doctor import runpaths
+from cudnn_doctor.report import text
 from tests.doctor_breakages import wrong
 from tests.elf_files import make_cudnn, make_elf, make_header
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import doctor
+import cudnn_doctor as doctor
 from cudnn_ct._config import config
 from cudnn_ct._installation import find_cudnn, require
-from cudnn_ct.doctor import (
+from cudnn_ct.errors import CudnnError
+from cudnn_doctor import (
     checks,
     companions,
     driver,
@@ -30,16 +31,15 @@ from cudnn_ct.doctor import (
     search,
     sha256,
 )
-from cudnn_ct.doctor.finding import Finding, Severity, codes, finding
-from cudnn_ct.doctor.libraryset import LibrarySet
-from cudnn_ct.doctor.needs import Need
-from cudnn_ct.doctor.requirements import Requirements
-from cudnn_ct.doctor.sandbox import Report
-from cudnn_ct.errors import CudnnError
+from cudnn_doctor.finding import Finding, Severity, codes, finding
+from cudnn_doctor.libraryset import LibrarySet
+from cudnn_doctor.needs import Need
 from cudnn_doctor.read import elf as _elf
 from cudnn_doctor.read import files as _files
 from cudnn_doctor.read.installation import inspect
 from cudnn_doctor.read.libraries import SUBLIBRARIES, Library
+from cudnn_doctor.requirements import Requirements
+from cudnn_doctor.sandbox import Report
 from tests.doctor_sites import read
 from tests.elf_files import NOT_JIT, make_cudnn, make_defining, make_elf, make_header
 
@@ -945,7 +945,7 @@ def test_every_code_of_the_table_is_used() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    errors = json.loads(_files.resource("cudnn_ct/doctor/cuda_errors.json")).values()
+    errors = json.loads(_files.resource("cudnn_doctor/cuda_errors.json")).values()
     assert set(codes()) <= texts | {row["code"] for row in errors}
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import locate, pip, report
+import cudnn_doctor as doctor
+from cudnn_doctor import locate, pip, report
 from cudnn_doctor.read import files as _files
 from tests.elf_files import make_cudnn, make_elf
 from tests.unit.test_doctor_metadata import write_metadata
@@ -144,7 +144,7 @@ def test_folder_of_another_package_with_a_tilde_is_no_cudnn(site: Path) -> None:
 
 
 def test_leftover_of_this_machine_is_reported(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cudnn_ct.doctor import locate
+    from cudnn_doctor import locate
 
     installed(site)
     make_cudnn(site / "nvidia/~udnn/lib")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import companions, runpaths, search
+import cudnn_doctor as doctor
+from cudnn_doctor import companions, runpaths, search
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf, make_functions
 

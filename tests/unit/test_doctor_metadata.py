@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import packages
-from cudnn_ct.doctor.packages import Packages
+import cudnn_doctor as doctor
+from cudnn_doctor import packages
+from cudnn_doctor.packages import Packages
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct.doctor import pip
+from cudnn_doctor import pip
 
 # Site-packages and other files of an image, its Python, its flags, and whether pip must be installed.
 LAYOUTS = [

@@ -113,11 +113,13 @@ def test_doctor_gives_the_same_report_with_each_python(tmp_path: Path, pyz: Path
     (tmp_path / "site/torch-2.dist-info").mkdir()
     (tmp_path / "site/torch-2.dist-info/METADATA").write_text("Requires-Dist: nvidia-cudnn-cu12==9.10.2.21\n")
     flags = ["--static", "--json", "--gpu", "90", tmp_path / "site"]
-    here = report(run([sys.executable, "-m", "cudnn_ct.doctor", *flags], PYTHONPATH=str(ROOT)))
+    here = report(run([sys.executable, "-m", "cudnn_doctor", *flags], PYTHONPATH=str(ROOT)))
     assert here["verdict"] == "broken"
     strict = [other, "-W", "error"]
-    as_package = run([*strict, "-m", "cudnn_ct.doctor", *flags], PYTHONPATH=str(ROOT))
+    as_package = run([*strict, "-m", "cudnn_doctor", *flags], PYTHONPATH=str(ROOT))
     assert report(as_package) == here
+    old_name = run([*strict, "-m", "cudnn_ct.doctor", *flags], PYTHONPATH=str(ROOT))
+    assert report(old_name) == here
     assert report(run([*strict, "-I", "-S", pyz, *flags])) == here
 
 
@@ -127,8 +129,9 @@ def test_older_pythons_get_one_line(tmp_path: Path, pyz: Path, version: str) -> 
     line = f"cudnn-doctor: Python 3.8 or newer is needed, this is {version}\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
     if version != "2.7":
-        done = run([python(version), "-m", "cudnn_ct.doctor"], PYTHONPATH=str(ROOT))
-        assert (done.returncode, done.stderr.replace("ct ", "")) == (1, line)
+        for module in ("cudnn_doctor", "cudnn_ct.doctor"):
+            done = run([python(version), "-m", module], PYTHONPATH=str(ROOT))
+            assert (done.returncode, done.stderr.replace("ct ", "")) == (1, line)
 
 
 def test_python_without_tomllib_says_that_pyproject_was_not_read(tmp_path: Path, pyz: Path) -> None:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import fatbin, formats, libraryset, options, records, report, stub_libcuda
-from cudnn_ct.doctor.checks import coverage
-from cudnn_ct.doctor.finding import Severity
-from cudnn_ct.doctor.needs import meets
+import cudnn_doctor as doctor
+from cudnn_doctor import fatbin, formats, libraryset, options, records, report, stub_libcuda
+from cudnn_doctor.checks import coverage
+from cudnn_doctor.finding import Severity
+from cudnn_doctor.needs import meets
 from cudnn_doctor.read import elf as _elf
 from cudnn_doctor.read import files as _files
 from cudnn_doctor.read.libraries import SUBLIBRARIES, file_name

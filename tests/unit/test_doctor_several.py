@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import diagnosis
-from cudnn_ct.doctor.finding import Fix, Severity, finding
+import cudnn_doctor as doctor
+from cudnn_doctor import diagnosis
+from cudnn_doctor.finding import Fix, Severity, finding
 from cudnn_doctor.read import files as _files
 from tests.elf_files import make_cudnn, make_elf
 from tests.unit.test_doctor_metadata import write_metadata

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import formats
-from cudnn_ct.doctor.finding import Severity
+import cudnn_doctor as doctor
+from cudnn_doctor import formats
+from cudnn_doctor.finding import Severity
 from tests.elf_files import make_cudnn
 from tests.unit.test_doctor_formats import ALL
 
@@ -34,7 +34,7 @@ def written(tmp_path: Path, name: str, form: str) -> Path:
     folder = tmp_path / "a & b ü/lib"
     make_cudnn(folder, without=["adv"] if name == "broken" else [])
     target = folder if name != "nothing" else tmp_path / "gone"
-    command = [sys.executable, "-m", "cudnn_ct.doctor", "--static", "--format", form, str(target)]
+    command = [sys.executable, "-m", "cudnn_doctor", "--static", "--format", form, str(target)]
     path.write_bytes(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
     return path
 

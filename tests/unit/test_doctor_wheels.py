@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import needs
+import cudnn_doctor as doctor
+from cudnn_doctor import needs
 from tests.elf_files import make_cudnn, make_jit
 from tests.unit.test_doctor_leftovers import site as site
 from tests.unit.test_doctor_metadata import write_metadata

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from cudnn_ct.doctor import Requirements, pe
+import cudnn_doctor as doctor
+from cudnn_doctor import Requirements, pe
 from cudnn_doctor.read.elf import ElfError
 from tests.pe_files import AMD64, ARM64, I386, make_cudnn, make_pe
 

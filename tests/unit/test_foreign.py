@@ -222,8 +222,8 @@ def test_strides_between_elements_are_rejected(strides: tuple[int, int], dtype: 
 
 
 LIBRARIES = {"torch", "cupy", "cupyx", "jax", "numba"}
-# The compatibility layers for a library each, and the search for files that a library installs.
-OF_A_LIBRARY = ("torch/", "cupy/", "jax/", "cli/", "doctor/")
+# The compatibility layers for a library each, and commands.
+OF_A_LIBRARY = ("torch/", "cupy/", "jax/", "cli/")
 
 
 def named_libraries(tree: ast.AST) -> set[str]:

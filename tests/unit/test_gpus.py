@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from cudnn_ct.cli import main
 from cudnn_ct.cli.offline import read_gpu
-from cudnn_ct.doctor import options
 from cudnn_ct.graph.gpus import description_of, is_derived
 from cudnn_ct.graph.offline import name_of_description
+from cudnn_doctor import options
 from cudnn_doctor.read import files as _files
 from cudnn_doctor.read import gpus as _gpus
 from cudnn_doctor.read.gpus import capabilities

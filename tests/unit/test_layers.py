@@ -39,14 +39,13 @@ LEVELS = (
     ),
     ("plans", "graph", "autotune", "legal", "certify", "algo_cache"),
     ("ops", "captures"),
-    ("__init__", "cli", "dnn", "cupy", "jax", "explanations", "testing", "torch", "__main__"),
+    ("__init__", "cli", "dnn", "cupy", "jax", "explanations", "testing", "torch", "doctor", "__main__"),
 )
 ORDER = {name: place for place, name in enumerate(name for level in LEVELS for name in level)}
 
 # The two libraries next to the levels, and the parts of the package that each may import.
 BESIDE = {
     "reference": {"_hints", "dtypes", "shapes", "errors", "typing"},
-    "doctor": set[str](),
     DOCTOR: set[str](),
 }
 
@@ -130,8 +129,6 @@ def allowed(found: Import) -> bool:
     if of == DOCTOR and by != "reference":
         # `_lib` needs the doctor for the notes of an exception, and for `available`.
         return found.of[1:] == DOCTOR or by in LEVELS[-1] or (by == "_lib" and found.lazy)
-    if by == "_lib" and found.of == ".doctor":
-        return found.lazy
     if by in BESIDE:
         return of in BESIDE[by]
     if by in LEVELS[-1]:  # the uppermost level may import everything when it is used
@@ -189,7 +186,7 @@ def test_libraries_are_opened_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if openers & {getattr(node, "id", ""), getattr(node, "attr", ""), *aliases(node)}
     }
-    assert found == {"_dlopen", "doctor.probe"}  # the latter runs in a child process
+    assert found == {"_dlopen", "cudnn_doctor.probe"}  # the latter runs in a child process
 
 
 def aliases(node: ast.AST) -> list[str]:

@@ -13,8 +13,8 @@ import pytest
 
 from cudnn_ct import _installation
 from cudnn_ct._installation import require
-from cudnn_ct.doctor import locate
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
+from cudnn_doctor import locate
 from cudnn_doctor.read import find as _find
 from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, TOOLKITS, SearchContext, SearchResult, search
 from cudnn_doctor.read.installation import inspect

@@ -16,8 +16,8 @@ import pytest
 
 import cudnn_ct
 from cudnn_ct.autotune.store import Store
-from cudnn_ct.doctor import locate as places_of_the_doctor
 from cudnn_ct.errors import CudnnWarning
+from cudnn_doctor import locate as places_of_the_doctor
 from cudnn_doctor.read import find as _find
 from cudnn_doctor.read.find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, of_cuda, search
 from cudnn_doctor.read.installation import inspect, world_writable

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from cudnn_doctor import __version__
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read import gpus as _gpus
-
-from . import formats, report
+from . import __version__, formats, report
 from .finding import Severity, codes
+from .read import files as _files
+from .read import gpus as _gpus
 from .requirements import Requirements
 
 USAGE = 2  # as in all commands

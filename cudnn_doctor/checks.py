@@ -7,13 +7,12 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from cudnn_doctor.read import elf as _elf
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.libraries import SUBLIBRARIES, file_name, read_library, required
-
 from . import pip, records
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
+from .read import elf as _elf
+from .read import files as _files
+from .read.libraries import SUBLIBRARIES, file_name, read_library, required
 
 # Exports of libcudnn_graph that libcudnn does not forward: not part of the interface of cuDNN.
 INNER = {

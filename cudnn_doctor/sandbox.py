@@ -13,10 +13,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from cudnn_doctor.read import files as _files
-
 from . import stub_libcuda
 from .finding import Finding, Severity, finding
+from .read import files as _files
 from .search import SETTINGS
 
 NEEDS = "raise the limits of this process (ulimit -a), or use a Python that can start child processes"
@@ -112,7 +111,7 @@ class _Child:
     ) -> None:
         whole = {**plan, "stub": f"/proc/self/fd/{stub}", "parent": os.getpid()}
         # As text, because the doctor may be in a zip file.
-        command = [sys.executable or "python3", "-I", "-S", "-c", _files.resource("cudnn_ct/doctor/probe.py")]
+        command = [sys.executable or "python3", "-I", "-S", "-c", _files.resource("cudnn_doctor/probe.py")]
         debug = {
             "LD_DEBUG": "files",  # to stderr
             "CUDNN_LOGLEVEL_DBG": "2",  # warnings, in which cuDNN reports libraries that it could not open

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.bad_combinations import defects, rows, within
-
 from . import pip, records
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import TOOLKIT, LibrarySet, divided, write
 from .needs import Need, consistent, meets
+from .read import files as _files
+from .read.bad_combinations import defects, rows, within
 from .records import OURS, Distribution, site_of
 from .sha256 import sha256, sha256_of
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from cudnn_doctor.read import elf as _elf
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.libraries import file_name
-from cudnn_doctor.read.versions import format_version, version_number
-
 from . import companions, driver, sandbox
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
+from .read import elf as _elf
+from .read import files as _files
+from .read.libraries import file_name
+from .read.versions import format_version, version_number
 from .requirements import Requirements
 from .sandbox import Report
 

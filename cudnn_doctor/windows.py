@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from cudnn_doctor.read import files as _files
-
 from . import libraryset, pip, records
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
+from .read import files as _files
 
 # Windows searches these before the folders of Python packages and of PATH.
 SYSTEM = ("Windows/System32", "Windows")

@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
-from cudnn_doctor.read.installation import shim_error
-from cudnn_doctor.read.libraries import read_library
-
 from . import pip
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import major_of
+from .read import files as _files
+from .read.find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
+from .read.installation import shim_error
+from .read.libraries import read_library
 from .records import WHEEL_FOLDERS, lists_cudnn, owner_of, owners, site_of
 
 # --- environments ------------------------------------------------------------------------------------------

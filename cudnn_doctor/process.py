@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.libraries import file_name
-
 from . import checks, libraryset, requirements
 from .diagnosis import Diagnosis, sort
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
 from .load_check import SILENT
+from .read import files as _files
+from .read.libraries import file_name
 from .requirements import Requirements
 
 

@@ -9,12 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from cudnn_doctor.read import files as _files
-
 from . import libraryset, packages, pip, records
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
 from .needs import meets
+from .read import files as _files
 
 OURS = ("cudnn", "libcudnn")  # packages of cuDNN itself
 

@@ -10,10 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.installation import companion_version
-from cudnn_doctor.read.libraries import old_version
-
 from . import (
     checks,
     companions,
@@ -29,6 +25,9 @@ from . import (
 )
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, divided, target, write
+from .read import files as _files
+from .read.installation import companion_version
+from .read.libraries import old_version
 from .requirements import Requirements
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from cudnn_doctor.read.versions import dotted
-
 from .checks import coverage
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, read_library, write
 from .needs import Need, consistent, meets
+from .read.versions import dotted
 
 NEEDED = ("ops", "cnn", "adv")  # libraries with device code that every operation or its fallback uses
 

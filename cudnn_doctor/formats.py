@@ -8,9 +8,7 @@ from collections.abc import Callable
 from time import gmtime, strftime
 from typing import Any
 
-from cudnn_doctor import __version__
-
-from . import checks, report, requirements
+from . import __version__, checks, report, requirements
 from .diagnosis import Diagnosis
 from .finding import Finding, Severity, codes
 from .libraryset import LibrarySet, write

@@ -10,7 +10,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cudnn_doctor.read import files as _files
+from .read import files as _files
 
 
 class Severity(IntEnum):
@@ -108,7 +108,7 @@ def codes() -> dict[str, Code]:
         name: Code(
             name, Severity[row["severity"].upper()], row["cause"], row["fix"], tuple(row.get("commands", ()))
         )
-        for name, row in json.loads(_files.resource("cudnn_ct/doctor/findings.json")).items()
+        for name, row in json.loads(_files.resource("cudnn_doctor/findings.json")).items()
     }
 
 

@@ -6,11 +6,10 @@ import glob
 import os
 from collections.abc import Iterator, Mapping
 
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.find import CUDNN, SearchContext, searched
-
 from .finding import Finding
 from .libraryset import Library, LibrarySet
+from .read import files as _files
+from .read.find import CUDNN, SearchContext, searched
 
 # --- linker conf -------------------------------------------------------------------------------------------
 

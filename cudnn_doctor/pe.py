@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cudnn_doctor.read import elf as _elf
-from cudnn_doctor.read.elf import ElfError, Segment, Symbols, View, truncated
+from .read import elf as _elf
+from .read.elf import ElfError, Segment, Symbols, View, truncated
 
 _MACHINES = {0x8664: 62, 0xAA64: 183, 0x14C: 3, 0x1C0: 40}  # to e_machine
 EXPORTS, IMPORTS, SECURITY, DELAYED = 0, 1, 4, 13  # data directories

@@ -6,7 +6,7 @@ import operator
 import re
 from typing import NamedTuple
 
-from cudnn_doctor.read.bad_combinations import version_numbers
+from .read.bad_combinations import version_numbers
 
 
 class Need(NamedTuple):

@@ -7,11 +7,10 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from cudnn_doctor.read import files as _files
-
 from . import companions, requirements, sandbox
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
+from .read import files as _files
 from .requirements import Requirements
 from .sandbox import Report
 
@@ -38,7 +37,7 @@ class CudaError(NamedTuple):
 
 def error_of(status: int) -> CudaError:
     """Return the error of a status; one of the driver in general if the status is unknown."""
-    row = json.loads(_files.resource("cudnn_ct/doctor/cuda_errors.json")).get(str(status))
+    row = json.loads(_files.resource("cudnn_doctor/cuda_errors.json")).get(str(status))
     return CudaError(**row) if row else CudaError("driver-broken", "see nvidia-smi", COPIES)
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cudnn_doctor.read import files as _files
+from .read import files as _files
 
 _LAYOUT = re.compile(r"(.*)/lib(?:64)?/python(3(?:\.\d+t?)?)/(site|dist)-packages")
 STORE = ".cudnn-doctor"  # a folder in the site-packages, which other users cannot write

@@ -11,17 +11,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from cudnn_doctor.read import elf as _elf
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read import libraries as _libraries
-from cudnn_doctor.read.bad_combinations import version_numbers
-from cudnn_doctor.read.installation import Installation
-from cudnn_doctor.read.libraries import FULL, JIT, SUBLIBRARIES, file_name, read_folder
-from cudnn_doctor.read.versions import Version, dotted
-
 from . import fatbin, pip, records
 from .finding import AGAIN, Finding, Fix, finding
 from .needs import Need, consistent, meets, tightest
+from .read import elf as _elf
+from .read import files as _files
+from .read import libraries as _libraries
+from .read.bad_combinations import version_numbers
+from .read.installation import Installation
+from .read.libraries import FULL, JIT, SUBLIBRARIES, file_name, read_folder
+from .read.versions import Version, dotted
 
 MAX_CODE = 64 << 10  # bytes of one function
 

@@ -10,16 +10,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from cudnn_doctor.read import elf as _elf
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
-from cudnn_doctor.read.libraries import COMPANIONS, Library, needs, read_library
-from cudnn_doctor.read.versions import dotted
-
 from . import pip, records, runpaths, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import TOOLKIT, LibrarySet, companion, divided, write
+from .read import elf as _elf
+from .read import files as _files
+from .read.find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
+from .read.libraries import COMPANIONS, Library, needs, read_library
+from .read.versions import dotted
 
 # Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
 SYSTEM = {

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cudnn_doctor.read import elf as _elf
+from .read import elf as _elf
 
 MAGIC = 0xBA55ED50
 PTX, SASS = 1, 2

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterable
 from itertools import accumulate
 
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.elf import machine_here
+from .read import files as _files
+from .read.elf import machine_here
 
 # return CUDA_ERROR_STUB_LIBRARY (34), by machine: mov eax, 34; ret and mov w0, #34; ret
 CODE = {62: bytes.fromhex("b822000000c39090"), 183: struct.pack("<II", 0x52800440, 0xD65F03C0)}

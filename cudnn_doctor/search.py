@@ -8,15 +8,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cudnn_doctor.read import elf as _elf
-from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.find import TOOLKITS, LibrarySpec, SearchContext, searched
-from cudnn_doctor.read.installation import header_folders, header_version
-from cudnn_doctor.read.variables import unknown_variables
-
 from . import libraryset, locate, pip, windows
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
+from .read import elf as _elf
+from .read import files as _files
+from .read.find import TOOLKITS, LibrarySpec, SearchContext, searched
+from .read.installation import header_folders, header_version
+from .read.variables import unknown_variables
 
 # --- preloads ----------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from cudnn_doctor.read import elf as _elf
-from cudnn_doctor.read import files as _files
+from .read import elf as _elf
+from .read import files as _files
 
 _BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _LIBRARIES = re.compile(r"lib(z|crypto|ssl)\.so[.\d]*")
