@@ -53,7 +53,8 @@ def copied() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder).resolve()
         root.chmod(0o755)
-        shutil.copytree(PACKAGE, root / "cudnn_ct", ignore=NOT_COPIED)
+        for package in (PACKAGE, PACKAGE.parent / "cudnn_ct_dnn"):
+            shutil.copytree(package, root / package.name, ignore=NOT_COPIED)
         for part in PARTS:
             shutil.copytree(ROOT / part, root / part, ignore=NOT_COPIED)
         for path in ROOT.iterdir():

@@ -87,8 +87,11 @@ def assigned(node: ast.AST) -> list[ast.expr]:
 
 def kept() -> set[str]:
     found: set[str] = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
+    theano = PACKAGE.parent / "cudnn_ct_dnn"
+    for path in sorted((*PACKAGE.rglob("*.py"), *theano.rglob("*.py"))):
+        parts = (
+            path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else theano.parent).with_suffix("").parts
+        )
         if parts[0] not in LEFT_OUT:
             found |= set(growing(ast.parse(path.read_text(encoding="utf-8")), ".".join(parts)))
     return found

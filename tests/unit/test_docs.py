@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import inspect
 import pkgutil
@@ -151,10 +152,10 @@ def needs_another_library(name: str) -> bool:
 
 def found(name: str) -> Any:
     """Return the module or attribute that a dotted name means; None if it does not exist."""
-    try:
-        return pkgutil.resolve_name(f"cudnn_ct.{name}")
-    except (ImportError, AttributeError):
-        return None
+    for full in (f"cudnn_ct.{name}", name) if name.startswith("cudnn_") else (f"cudnn_ct.{name}",):
+        with contextlib.suppress(ImportError, AttributeError):
+            return pkgutil.resolve_name(full)
+    return None
 
 
 def test_architecture_names_every_module_of_the_top_folder() -> None:
@@ -182,7 +183,7 @@ def test_doctor_page_has_the_codes_every_flag_and_the_schema(capsys: pytest.Capt
 
 # --- the API pages -----------------------------------------------------------------------------------------
 
-OBJECTS = [(path[9:], heading[9:]) for path, heading in api_pages.objects()]  # without cudnn_ct.
+OBJECTS = [tuple(name.removeprefix("cudnn_ct.") for name in pair) for pair in api_pages.objects()]
 
 
 def test_menu_has_every_page_and_no_other() -> None:
@@ -217,18 +218,24 @@ def test_api_pages_show_the_defaults_of_signatures() -> None:
         docstring_parser="numpy",
         extensions=griffe.load_extensions(str(TOOLS / "docs_docstrings.py")),
     )
-    package = loader.load("cudnn_ct")
+    packages = {name: loader.load(name) for name in ("cudnn_ct", "cudnn_ct_dnn")}
     loader.resolve_aliases()
     shown = [
         row
         for name, _ in OBJECTS
         if not needs_another_library(name)
-        for row in defaults_on_the_site(package[name])
+        for row in defaults_on_the_site(object_of(packages, name))
     ]
     assert len(shown) > 400
     # `ops._documented` adds this parameter, which the sources do not describe.
     assert any(path.endswith("conv_backward_data") and name == "stream" for path, name, *_ in shown)
     assert [row for row in shown if row[2] != row[3]] == []
+
+
+def object_of(packages: dict[str, Any], name: str) -> Any:
+    """Return what griffe has read about an object; names begin in `cudnn_ct`, or with another package."""
+    first, _, rest = name.partition(".")
+    return packages[first][rest] if first in packages else packages["cudnn_ct"][name]
 
 
 def defaults_on_the_site(thing: Any) -> Iterator[tuple[str, str, Any, Any]]:

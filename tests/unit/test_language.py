@@ -40,7 +40,7 @@ def private_words() -> dict[str, list[str]]:
 
 
 def files() -> list[Path]:
-    paths = [PACKAGE, *(ROOT / name for name in ROOTS)]
+    paths = [PACKAGE, PACKAGE.parent / "cudnn_ct_dnn", *(ROOT / name for name in ROOTS)]
     inner = [file for path in paths for suffix in ("py", "md") for file in path.rglob(f"*.{suffix}")]
     texts = [*inner, *(path for path in paths if path.is_file())]
     return [path for path in texts if path.name != Path(__file__).name]

@@ -23,8 +23,8 @@ from cudnn_ct._bindings.enums import DataType, Status
 from cudnn_ct._config import SETTINGS, Config
 from cudnn_ct._handle import NativeHandle
 from cudnn_ct._variables import unknown_variables
-from cudnn_ct.dnn.flags import FLAGS
 from cudnn_ct.dtypes import DTYPES, as_dtype
+from cudnn_ct_dnn.flags import FLAGS
 
 # --- dtypes ------------------------------------------------------------------------------------------------
 

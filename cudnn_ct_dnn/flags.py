@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._algorithm_names import ALGORITHMS, SYNONYMS
-from .._variables import PREFIX, REMOVED, variable_of
+from cudnn_ct._algorithm_names import ALGORITHMS, SYNONYMS
+from cudnn_ct._variables import PREFIX, REMOVED, variable_of
 
 if TYPE_CHECKING:
-    from .._config import Config
+    from cudnn_ct._config import Config
 
 
 class Flag(NamedTuple):

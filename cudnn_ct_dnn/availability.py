@@ -10,13 +10,13 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-from .. import _lib
-from .._config import config
-from .._installation import header_version
-from .._libraries import version_number
-from ..availability import available
-from ..cuda import device as devices
-from ..errors import CudnnError, LibraryLoadError, VersionMismatchError
+from cudnn_ct import _lib
+from cudnn_ct._config import config
+from cudnn_ct._installation import header_version
+from cudnn_ct._libraries import version_number
+from cudnn_ct.availability import available
+from cudnn_ct.cuda import device as devices
+from cudnn_ct.errors import CudnnError, LibraryLoadError, VersionMismatchError
 
 P = ParamSpec("P")
 T = TypeVar("T")
