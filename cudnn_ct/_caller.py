@@ -7,9 +7,10 @@ import sys
 from types import FrameType
 from typing import NamedTuple
 
-_PACKAGE = __name__.partition(".")[0]
-_COMMANDS = f"{_PACKAGE}.cli."
-INNER = {_PACKAGE, "contextlib", "functools", "threading"}  # `cuda.foreign` adds the libraries of arrays
+from .errors import PACKAGES
+
+_COMMANDS = f"{PACKAGES[0]}.cli."
+INNER = {*PACKAGES, "contextlib", "functools", "threading"}  # `cuda.foreign` adds the libraries of arrays
 _AT = " at "
 
 
@@ -33,7 +34,7 @@ def caller() -> Caller:
     while frame is not None and (package := _module(frame).partition(".")[0]) in INNER:
         if _module(frame).startswith(_COMMANDS):
             return Caller()
-        if package == _PACKAGE:
+        if package in PACKAGES:
             outermost = frame.f_code.co_qualname.removesuffix(".__call__").rpartition("<locals>.")[2]
         frame = frame.f_back
     if frame is None:

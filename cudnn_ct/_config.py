@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cudnn_doctor.read.variables import PREFIX, unknown_variables, variable_of
@@ -265,7 +264,9 @@ class Config:
 
         def __getattr__(self, name: str) -> object:
             if name == "dnn":  # imported on first use: no part of the settings depends on Theano's flags
-                return import_module(".dnn.flags", __package__).flags_of(self)
+                from cudnn_ct_dnn.flags import flags_of
+
+                return flags_of(self)
             owner, last = self._flag(name)
             if owner is not None:
                 return getattr(owner, last)

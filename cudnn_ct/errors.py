@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cudnn_doctor.read.versions import format_version
 
-_PACKAGE = __name__.partition(".")[0]
+PACKAGES = ("cudnn_ct", "cudnn_ct_dnn")  # a program calls either of them
 
 MAX_SHOWN = 3  # reasons in the message of an error
 
@@ -226,7 +226,7 @@ def warn_caller(message: str, category: type[Warning] = CudnnWarning) -> None:
     """Warn at the line that called the package."""
     frame, level = sys._getframe(1), 2
     # Functions of the package may be decorated by context managers, and modules are imported when needed.
-    inner = (_PACKAGE, "contextlib", "importlib", "numpy")
+    inner = (*PACKAGES, "contextlib", "importlib", "numpy")
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inner:
         frame = frame.f_back
         level += "_bootstrap" not in frame.f_code.co_filename  # such frames have no level

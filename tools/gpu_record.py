@@ -25,6 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cudnn_ct"
+BESIDE = ("cudnn_ct_dnn", "cudnn_doctor")  # packages of the same wheel
 RECORD = ROOT / "tests" / "gpu_record.json"
 
 COUNTS = ("passed", "failed", "skipped")
@@ -292,16 +293,12 @@ def driver_release(version_file: Path = Path("/proc/driver/nvidia/version")) -> 
 
 
 def hash_sources(package: Path = PACKAGE) -> str:
-    """Return a SHA-256 of the names and contents of all files of the package except caches, in order.
-
-    The files of the readers and the doctor, the package `cudnn_doctor` next to it, count too.
-    """
-    doctor = package.with_name("cudnn_doctor")
+    """Return a SHA-256 of the names and contents of all files of the packages except caches, in order."""
     files = {
         path.relative_to(package.parent).as_posix(): path
-        for root in (package, doctor)
-        for path in root.rglob("*")
-        if _is_source(path, root)
+        for folder in (package, *(package.parent / name for name in BESIDE))
+        for path in folder.rglob("*")
+        if _is_source(path, folder)
     }
     digest = hashlib.sha256()
     for name in sorted(files):

@@ -35,7 +35,11 @@ def wrong_in_wheel(path: str) -> list[str]:
     with zipfile.ZipFile(path) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
     tracked = subprocess.run(
-        ["git", "ls-files", "cudnn_ct", "cudnn_doctor"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "cudnn_ct", "cudnn_ct_dnn", "cudnn_doctor"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     missing, extra = sorted(set(tracked) - inside), sorted(inside - set(tracked))
     return [f"the wheel lacks {name}" for name in missing] + [f"the wheel has {name}" for name in extra]

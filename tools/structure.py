@@ -191,13 +191,12 @@ def _reachable(name: str, edges: dict[str, set[str]]) -> set[str]:
 
 def _lines() -> int:
     """Return the lines written by hand, less the doors to other libraries and the new operations."""
-    left_out = ("_bindings/", *DOORS, *NEW_OPERATIONS)
-    own = (
-        path
-        for path in PACKAGE.rglob("*.py")
-        if not path.relative_to(PACKAGE).as_posix().startswith(left_out)
-    )
-    return sum(len(path.read_text("utf-8").splitlines()) for path in (*own, *DOCTOR.rglob("*.py")))
+    apart = ("_bindings/", *DOORS, *NEW_OPERATIONS)
+    own = [
+        path for path in PACKAGE.rglob("*.py") if not path.relative_to(PACKAGE).as_posix().startswith(apart)
+    ]
+    others = [path for folder in (ROOT / "cudnn_ct_dnn", DOCTOR) for path in folder.rglob("*.py")]
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (*own, *others))
 
 
 def _calls() -> dict[str, int]:
@@ -249,7 +248,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("files in the largest circle of imports", 0, 0, lambda: len(_largest_circle())),
     Measure("Python calls of a first conv on the fakes", 1_000, 987, lambda: _calls()["first"]),
     Measure("Python calls of a warm conv", 16, 14, lambda: _calls()["warm"]),
-    Measure("lines by hand, less doors and new operations", 48_500, 57_248, _lines),
+    Measure("lines by hand, less doors and new operations", 48_500, 57_262, _lines),
 )
 
 

@@ -19,7 +19,7 @@ from ..array_creation import as_operand, asarray
 from ..cuda import foreign, interop
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
-from ..errors import warn_caller
+from ..errors import PACKAGES, warn_caller
 from ..ops._operands import stream_of
 from ..shapes.parse import as_choice, as_int
 from .record import Record, as_array_of, can_launch, copy_of, record
@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Packages whose frames are skipped where a warning names the call that could not be recorded.
-_LIBRARIES = ("contextlib", "cudnn_ct", *(library.module for library in foreign.LIBRARIES))
+_LIBRARIES = ("contextlib", *PACKAGES, *(library.module for library in foreign.LIBRARIES))
 
 
 class _Graphs:

@@ -53,9 +53,9 @@ def copied() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder).resolve()
         root.chmod(0o755)
-        for package in (PACKAGE, PACKAGE.with_name(DOCTOR)):
-            shutil.copytree(package, root / package.name, ignore=NOT_COPIED)
-            compileall.compile_dir(root / package.name, quiet=2)
+        for name in ("cudnn_ct", "cudnn_ct_dnn", DOCTOR):
+            shutil.copytree(PACKAGE.with_name(name), root / name, ignore=NOT_COPIED)
+            compileall.compile_dir(root / name, quiet=2)
         for part in PARTS:
             shutil.copytree(ROOT / part, root / part, ignore=NOT_COPIED)
         for path in ROOT.iterdir():

@@ -87,8 +87,9 @@ def assigned(node: ast.AST) -> list[ast.expr]:
 
 def kept() -> set[str]:
     found: set[str] = set()
-    readers = PACKAGE.with_name("cudnn_doctor") / "read"  # of the doctor, the part that the loader uses
-    for path in sorted((*PACKAGE.rglob("*.py"), *readers.rglob("*.py"))):
+    # Of the doctor, only the readers are used by the loader.
+    others = [PACKAGE.parent / name for name in ("cudnn_ct_dnn", "cudnn_doctor/read")]
+    for path in sorted(path for folder in (PACKAGE, *others) for path in folder.rglob("*.py")):
         root = PACKAGE if path.is_relative_to(PACKAGE) else PACKAGE.parent
         parts = path.relative_to(root).with_suffix("").parts
         if parts[0] not in LEFT_OUT:

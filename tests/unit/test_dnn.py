@@ -20,10 +20,10 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import _lib, dnn
 from cudnn_ct._config import Config, config
-from cudnn_ct.dnn.checks import CHECKS, check_of
-from cudnn_ct.dnn.flags import FLAGS as OUR_FLAGS
-from cudnn_ct.dnn.flags import Flags, variable_of
 from cudnn_ct.errors import CudnnWarning, LibraryNotFoundError
+from cudnn_ct_dnn.checks import CHECKS, check_of
+from cudnn_ct_dnn.flags import FLAGS as OUR_FLAGS
+from cudnn_ct_dnn.flags import Flags, variable_of
 from tests.dnn_names import CALLS, FLAGS, LEFT_OUT, NAMES, POLICIES, REMOVED
 from tests.elf_files import make_header
 
@@ -60,12 +60,21 @@ def test_dnn_name_has_the_documented_parameters(name: str) -> None:
 def test_package_imports_dnn_on_first_use() -> None:
     code = (
         "import sys, cudnn_ct as ct; dir(ct); ct.config.algo; "
-        "assert not any(name.startswith('cudnn_ct.dnn') for name in sys.modules); "
+        "assert not any(name.startswith(('cudnn_ct.dnn', 'cudnn_ct_dnn')) for name in sys.modules); "
         "assert ct.config.dnn.conv.algo_fwd == 'small'; "
         "ct.dnn.dnn_conv; assert 'dnn' in ct.__all__"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert ct.dnn is dnn
+
+
+def test_former_paths_mean_the_same_objects() -> None:
+    former = (
+        "from cudnn_ct.dnn.flags import FLAGS; import cudnn_ct.dnn.rnn; import cudnn_ct.dnn as old; "
+        "import cudnn_ct_dnn as new; assert old is new; assert FLAGS is new.flags.FLAGS; "
+        "import pickle; assert pickle.loads(b'ccudnn_ct.dnn.rnn\\nRNNBlock\\n.') is new.RNNBlock"
+    )
+    subprocess.run([sys.executable, "-c", former], check=True)
 
 
 # --- the page ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import inspect
 import pkgutil
@@ -92,9 +93,7 @@ def test_ci_script_is_valid_and_executable(script: Path) -> None:
 
 # --- what pages refer to -----------------------------------------------------------------------------------
 
-PATH = re.compile(
-    r"(?<![\w/.:-])(?:(?:tests|tools|benchmarks|examples|docs|cudnn_(?:ct|doctor))/|\.ci/)[\w./-]*\w"
-)
+PATH = re.compile(r"(?<![\w/.:-])(?:(?:tests|tools|benchmarks|examples|docs|cudnn_\w+)/|\.ci/)[\w./-]*\w")
 DOTTED = re.compile(r"`(?:cudnn_ct\.)?(\w+(?:\.\w+)+)(?:\(\))?`")
 OF_OBJECTS = ("config.", "context.", "array.", "testing.")  # also the names of variables
 MODULES = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
@@ -123,7 +122,7 @@ def test_files_that_pages_name_exist(page: Path) -> None:
 
 
 def exists(name: str) -> bool:
-    root = PACKAGE.parent if name.startswith(("cudnn_ct/", "cudnn_doctor/")) else ROOT
+    root = PACKAGE.parent if name.startswith("cudnn_") else ROOT
     return (root / name).exists()
 
 
@@ -154,10 +153,10 @@ def needs_another_library(name: str) -> bool:
 
 def found(name: str) -> Any:
     """Return the module or attribute that a dotted name means; None if it does not exist."""
-    try:
-        return pkgutil.resolve_name(name if name.startswith("cudnn_doctor") else f"cudnn_ct.{name}")
-    except (ImportError, AttributeError):
-        return None
+    for full in (f"cudnn_ct.{name}", name) if name.startswith("cudnn_") else (f"cudnn_ct.{name}",):
+        with contextlib.suppress(ImportError, AttributeError):
+            return pkgutil.resolve_name(full)
+    return None
 
 
 def test_architecture_names_every_module_of_the_top_folder() -> None:
@@ -189,7 +188,7 @@ def short(name: str) -> str:
 
 # --- the API pages -----------------------------------------------------------------------------------------
 
-OBJECTS = [(short(path), short(heading)) for path, heading in api_pages.objects()]
+OBJECTS = [tuple(name.removeprefix("cudnn_ct.") for name in pair) for pair in api_pages.objects()]
 
 
 def test_menu_has_every_page_and_no_other() -> None:
@@ -224,13 +223,13 @@ def test_api_pages_show_the_defaults_of_signatures() -> None:
         docstring_parser="numpy",
         extensions=griffe.load_extensions(str(TOOLS / "docs_docstrings.py")),
     )
-    packages = {name: loader.load(name) for name in ("cudnn_ct", "cudnn_doctor")}
+    packages = {name: loader.load(name) for name in ("cudnn_ct", "cudnn_ct_dnn", "cudnn_doctor")}
     loader.resolve_aliases()
     shown = [
         row
         for name, _ in OBJECTS
         if not needs_another_library(name)
-        for row in defaults_on_the_site(on_the_site(packages, name))
+        for row in defaults_on_the_site(object_of(packages, name))
     ]
     assert len(shown) > 400
     # `ops._documented` adds this parameter, which the sources do not describe.
@@ -238,9 +237,10 @@ def test_api_pages_show_the_defaults_of_signatures() -> None:
     assert [row for row in shown if row[2] != row[3]] == []
 
 
-def on_the_site(packages: Any, name: str) -> Any:
-    package, _, inner = name.partition(".")
-    return packages[package][inner] if package in packages else packages["cudnn_ct"][name]
+def object_of(packages: dict[str, Any], name: str) -> Any:
+    """Return what griffe has read about an object; names begin in `cudnn_ct`, or with another package."""
+    first, _, rest = name.partition(".")
+    return packages[first][rest] if first in packages else packages["cudnn_ct"][name]
 
 
 def defaults_on_the_site(thing: Any) -> Iterator[tuple[str, str, Any, Any]]:

@@ -40,7 +40,8 @@ def private_words() -> dict[str, list[str]]:
 
 
 def files() -> list[Path]:
-    paths = [PACKAGE, PACKAGE.with_name("cudnn_doctor"), *(ROOT / name for name in ROOTS)]
+    packages = [PACKAGE.with_name(name) for name in ("cudnn_ct", "cudnn_ct_dnn", "cudnn_doctor")]
+    paths = [*packages, *(ROOT / name for name in ROOTS)]
     inner = [file for path in paths for suffix in ("py", "md") for file in path.rglob(f"*.{suffix}")]
     texts = [*inner, *(path for path in paths if path.is_file())]
     return [path for path in texts if path.name != Path(__file__).name]

@@ -27,7 +27,8 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 
 
 def test_import_module_gets_relative_names_only() -> None:
-    for path in (*PACKAGE.rglob("*.py"), *PACKAGE.with_name("cudnn_doctor").rglob("*.py")):
+    packages = [PACKAGE.with_name(name) for name in ("cudnn_ct", "cudnn_ct_dnn", "cudnn_doctor")]
+    for path in (path for package in packages for path in package.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
                 assert ast.unparse(node.args[0]).lstrip("f").startswith("'."), f"{path}:{node.lineno}"

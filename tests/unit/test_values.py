@@ -22,8 +22,8 @@ from cudnn_ct import errors
 from cudnn_ct._bindings.enums import DataType, Status
 from cudnn_ct._config import SETTINGS, Config
 from cudnn_ct._handle import NativeHandle
-from cudnn_ct.dnn.flags import FLAGS
 from cudnn_ct.dtypes import DTYPES, as_dtype
+from cudnn_ct_dnn.flags import FLAGS
 from cudnn_doctor.read import variables as _variables
 from cudnn_doctor.read.variables import unknown_variables
 

@@ -10,14 +10,13 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
+from cudnn_ct import _lib
+from cudnn_ct._config import config
+from cudnn_ct.availability import available
+from cudnn_ct.cuda import device as devices
+from cudnn_ct.errors import CudnnError, LibraryLoadError, VersionMismatchError
 from cudnn_doctor.read.installation import header_version
 from cudnn_doctor.read.versions import version_number
-
-from .. import _lib
-from .._config import config
-from ..availability import available
-from ..cuda import device as devices
-from ..errors import CudnnError, LibraryLoadError, VersionMismatchError
 
 P = ParamSpec("P")
 T = TypeVar("T")

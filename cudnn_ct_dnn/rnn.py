@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .._caches import BoundedDict
-from ..array import DeviceArray
-from ..ops.rnn.gradients import RNNReserve
-from ..ops.rnn.network import as_index
-from ..ops.rnn.rnn import RNN
-from ..shapes.parse import as_int
-from ..shapes.specs import check_shape
-from ..typing import ArrayLike, DTypeLike, RNNDirection, RNNMode
+from cudnn_ct._caches import BoundedDict
+from cudnn_ct.array import DeviceArray
+from cudnn_ct.ops.rnn.gradients import RNNReserve
+from cudnn_ct.ops.rnn.network import as_index
+from cudnn_ct.ops.rnn.rnn import RNN
+from cudnn_ct.shapes.parse import as_int
+from cudnn_ct.shapes.specs import check_shape
+from cudnn_ct.typing import ArrayLike, DTypeLike, RNNDirection, RNNMode
+
 from .availability import run
 from .checks import Checked, RNNInputMode, Sizes, check_arguments, on_device
 

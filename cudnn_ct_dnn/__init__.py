@@ -5,7 +5,8 @@ operations. ``docs/migrating-from-theano.md`` describes the parameters and the d
 flags are ``ct.config.dnn``.
 """
 
-from .._config import config as _config
+from cudnn_ct._config import config as _config
+
 from .availability import dnn_available as dnn_available
 from .availability import dnn_present as dnn_present
 from .availability import version as version

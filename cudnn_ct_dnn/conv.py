@@ -8,14 +8,15 @@ from numbers import Integral
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args
 
-from .._config import config
-from ..array import DeviceArray
-from ..errors import warn_caller
-from ..ops.conv.conv import conv, conv_backward_data, conv_backward_filter
-from ..shapes.conv import conv_output_shape
-from ..shapes.parse import as_choice
-from ..shapes.specs import check_shape
-from ..typing import Algo, ArrayLike, ConvMode, Precision
+from cudnn_ct._config import config
+from cudnn_ct.array import DeviceArray
+from cudnn_ct.errors import warn_caller
+from cudnn_ct.ops.conv.conv import conv, conv_backward_data, conv_backward_filter
+from cudnn_ct.shapes.conv import conv_output_shape
+from cudnn_ct.shapes.parse import as_choice
+from cudnn_ct.shapes.specs import check_shape
+from cudnn_ct.typing import Algo, ArrayLike, ConvMode, Precision
+
 from .availability import run
 from .checks import (
     Border,

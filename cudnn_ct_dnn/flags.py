@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cudnn_ct._algorithm_names import ALGORITHMS, SYNONYMS
 from cudnn_doctor.read.variables import PREFIX, REMOVED, variable_of
 
-from .._algorithm_names import ALGORITHMS, SYNONYMS
-
 if TYPE_CHECKING:
-    from .._config import Config
+    from cudnn_ct._config import Config
 
 
 class Flag(NamedTuple):

@@ -12,20 +12,21 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import typing as types
-from .._algorithm_names import checked_name
-from ..array import DeviceArray
-from ..array_creation import as_operand
-from ..dtypes import as_dtype
-from ..errors import warn_caller
-from ..ops._operands import stream_of
-from ..ops.tensor import transform
-from ..plans.base import Candidate
-from ..shapes.conv import PADDINGS
-from ..shapes.norm import check_epsilon
-from ..shapes.parse import as_choice, as_float, as_int
-from ..shapes.specs import INT_MAX
-from ..typing import Algo, ArrayLike, Padding, PerAxis
+from cudnn_ct import typing as types
+from cudnn_ct._algorithm_names import checked_name
+from cudnn_ct.array import DeviceArray
+from cudnn_ct.array_creation import as_operand
+from cudnn_ct.dtypes import as_dtype
+from cudnn_ct.errors import warn_caller
+from cudnn_ct.ops._operands import stream_of
+from cudnn_ct.ops.tensor import transform
+from cudnn_ct.plans.base import Candidate
+from cudnn_ct.shapes.conv import PADDINGS
+from cudnn_ct.shapes.norm import check_epsilon
+from cudnn_ct.shapes.parse import as_choice, as_float, as_int
+from cudnn_ct.shapes.specs import INT_MAX
+from cudnn_ct.typing import Algo, ArrayLike, Padding, PerAxis
+
 from .availability import check_context, checked_flag, run
 
 Sizes: TypeAlias = PerAxis | NDArray[np.integer[Any]]

@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, cast
 
-from ..array import DeviceArray
-from ..dtypes import as_dtype
-from ..ops import dropout as dropouts
-from ..ops._operands import stream_of
-from ..ops.dropout import DropoutMask, DropoutState
-from ..ops.norm.norm import batch_norm_backward, batch_norm_inference, batch_norm_training
-from ..ops.pooling import pool, pool_backward
-from ..ops.reduce import reduce as reductions
-from ..ops.softmax import softmax, softmax_backward
-from ..ops.spatial import spatial
-from ..ops.tensor import transform
-from ..shapes.specs import check_shape
-from ..typing import ArrayLike, DTypeLike, NormMode, PoolMode, ReduceOp, SoftmaxAlgo, SoftmaxMode
+from cudnn_ct.array import DeviceArray
+from cudnn_ct.dtypes import as_dtype
+from cudnn_ct.ops import dropout as dropouts
+from cudnn_ct.ops._operands import stream_of
+from cudnn_ct.ops.dropout import DropoutMask, DropoutState
+from cudnn_ct.ops.norm.norm import batch_norm_backward, batch_norm_inference, batch_norm_training
+from cudnn_ct.ops.pooling import pool, pool_backward
+from cudnn_ct.ops.reduce import reduce as reductions
+from cudnn_ct.ops.softmax import softmax, softmax_backward
+from cudnn_ct.ops.spatial import spatial
+from cudnn_ct.ops.tensor import transform
+from cudnn_ct.shapes.specs import check_shape
+from cudnn_ct.typing import ArrayLike, DTypeLike, NormMode, PoolMode, ReduceOp, SoftmaxAlgo, SoftmaxMode
+
 from .availability import run
 from .checks import (
     Border,
