@@ -14,6 +14,7 @@ from cudnn_ct import testing
 from tests.both.replays import values
 
 from .cudnn import FakeCudnn
+from .host import Host
 from .moved import runs_of
 
 LAUNCH = "cuGraphLaunch"
@@ -32,6 +33,77 @@ def relu_on_new_memory(seed: int) -> tuple[Any, Any]:
     ct.activation(x, out=y)
     np.testing.assert_array_equal(y.numpy(), np.maximum(values(seed), 0))
     return x, y
+
+
+def test_captures_that_cannot_be_moved_are_destroyed_at_once(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deferred = FakeCudnn._deferred
+
+    def with_sum(self: FakeCudnn, *given: Any) -> Any:
+        work, words = deferred(self, *given)
+        return (lambda others: work(others[:-1])), [*words, sum(words)]
+
+    monkeypatch.setattr(FakeCudnn, "_deferred", with_sum)
+    gc.collect()
+    gc.disable()
+    try:
+        kept = [relu_on_new_memory(seed) for seed in range(4)]
+        assert host.calls.count("cuGraphInstantiate") == 0 or kept
+        assert not host.graphs
+    finally:
+        gc.enable()
+
+
+def test_kernel_that_depends_on_how_two_pointers_are_aligned_is_not_moved(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deferred = FakeCudnn._deferred
+
+    def with_word(self: FakeCudnn, *given: Any) -> Any:
+        work, words = deferred(self, *given)
+        alike = int((words[0] ^ words[-1]) % 32 == 0)  # then both can be read in wider pieces
+
+        def run(others: list[int]) -> None:
+            assert others[-1] == int((others[0] ^ others[-2]) % 32 == 0)
+            work(others[:-1])
+
+        return run, [*words, alike]
+
+    monkeypatch.setattr(FakeCudnn, "_deferred", with_word)
+    memory = ct.zeros((64, 1024))
+    for place in range(12):
+        x = memory[2 * place, :288].reshape(2, 4, 6, 6)
+        first = 4 * (place > 6)  # elements
+        y = memory[2 * place + 1, first : first + 288].reshape(2, 4, 6, 6)
+        ct.transform(ct.asarray(values(place)), out=x)
+        ct.activation(x, out=y)
+        np.testing.assert_array_equal(y.numpy(), np.maximum(values(place), 0))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_kernel_that_depends_on_the_order_of_pointers_is_not_moved(
+    host: Host, monkeypatch: pytest.MonkeyPatch, order: int
+) -> None:
+    deferred = FakeCudnn._deferred
+
+    def with_word(self: FakeCudnn, *given: Any) -> Any:
+        work, words = deferred(self, *given)
+
+        def run(others: list[int]) -> None:
+            assert others[-1] == int(others[0] < others[-2])
+            work(others[:-1])
+
+        return run, [*words, int(words[0] < words[-1])]
+
+    monkeypatch.setattr(FakeCudnn, "_deferred", with_word)
+    memory = ct.zeros((64, 1024))
+    for place in range(12):
+        turned = -order if place > 6 else order
+        x, y = [memory[2 * place + at, :288].reshape(2, 4, 6, 6) for at in (0, 1)][::turned]
+        ct.transform(ct.asarray(values(place)), out=x)
+        ct.activation(x, out=y)
+        np.testing.assert_array_equal(y.numpy(), np.maximum(values(place), 0))
 
 
 @pytest.mark.parametrize("seed", range(6))
