@@ -55,6 +55,15 @@ def test_captures_that_cannot_be_moved_are_destroyed_at_once(
         gc.enable()
 
 
+def test_calls_in_place_are_not_captured_for_other_memory(host: Host) -> None:
+    kept = []
+    with testing.replay_after(4):
+        for seed in range(20):
+            kept.append(x := ct.asarray(values(seed)))
+            np.testing.assert_array_equal(ct.activation(x, out=x).numpy(), np.maximum(values(seed), 0))
+    assert "cuStreamBeginCapture" not in host.calls
+
+
 def test_kernel_that_depends_on_how_two_pointers_are_aligned_is_not_moved(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
