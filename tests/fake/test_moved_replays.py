@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import testing
+from cudnn_ct import context, testing
+from cudnn_ct.cuda.stream import default_stream
+from cudnn_ct.ops import _operation
 from tests.both.replays import values
 
 from .cudnn import FakeCudnn
@@ -33,6 +35,14 @@ def relu_on_new_memory(seed: int) -> tuple[Any, Any]:
     ct.activation(x, out=y)
     np.testing.assert_array_equal(y.numpy(), np.maximum(values(seed), 0))
     return x, y
+
+
+def test_counts_of_runs_are_bounded_when_each_call_has_another_factor(host: Host) -> None:
+    x, y = ct.asarray(values(0)), ct.zeros(values(0).shape)
+    for number in range(4 * _operation.MAX_POINTER_SETS):
+        ct.activation(x, alpha=1 + number / 1024, out=y)
+    calls = context.current(default_stream(0)).calls.values()
+    assert max(len(call.runs) for call in calls) <= _operation.MAX_POINTER_SETS
 
 
 def test_captures_that_cannot_be_moved_are_destroyed_at_once(
