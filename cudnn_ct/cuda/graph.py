@@ -54,7 +54,8 @@ class Template:
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.handle is not None and int(self.handle) and not ending():
-            cuda.driver().cuGraphDestroy(self.handle)
+            with suppress(CudnnError):  # fails after a fork
+                cuda.driver().cuGraphDestroy(self.handle)
 
 
 class Graph:

@@ -11,6 +11,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context, testing
+from cudnn_ct.cuda import driver
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.ops import _operation
 from tests.both.replays import values
@@ -123,6 +124,37 @@ def test_kernel_that_depends_on_the_order_of_pointers_is_not_moved(
         ct.transform(ct.asarray(values(place)), out=x)
         ct.activation(x, out=y)
         np.testing.assert_array_equal(y.numpy(), np.maximum(values(place), 0))
+
+
+def test_moved_graph_is_left_alone_after_a_fork(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [relu_on_new_memory(seed) for seed in range(3)]
+    assert host.calls.count(LAUNCH)
+
+    def forked() -> None:
+        raise ct.NotInitializedError("CUDA does not survive a fork")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "driver", forked)
+        for call in context.current(default_stream(0)).calls.values():
+            call.replays.clear()  # what a finalizer raises is an error here
+    assert len(kept) == 3
+
+
+def test_call_is_described_while_a_replay_is_dropped() -> None:
+    kept = [relu_on_new_memory(seed) for seed in range(4)]
+    (call,) = [one for one in context.current(default_stream(0)).calls.values() if one.replays]
+
+    class Dropping(tuple[Any, ...]):
+        """A key whose graph another thread drops while it is compared."""
+
+        def __getitem__(self, place: Any) -> Any:
+            call.replays.clear()
+            return super().__getitem__(place)
+
+    for key in [*call.replays]:
+        call.replays[Dropping(key)] = call.replays.pop(key)
+    assert "replayed for other pointers" in call.describe()
+    assert len(kept) == 4
 
 
 @pytest.mark.parametrize("seed", range(6))
