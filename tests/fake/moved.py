@@ -31,6 +31,7 @@ OFFSETS = (0, 0, 0, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # bytes
 STREAMS = (None, None, 0x5500, 0x6600)
 SHAPE = (2, 4, 6, 6)
 W, ROW, CHANNELS, EACH, MATRIX = (4, 4, 3, 3), (1, 1, 1, 6), (1, 4, 1, 1), (4,), (8, 8)
+INTERRUPTED = ("ops/_replay.py", "ops/_call.py", "cuda/movable.py", "cuda/graph.py", "cuda/replay.py")
 BLOCK_OF_CACHE = allocator.MAX_BLOCK
 
 
@@ -61,9 +62,10 @@ def _graph(a: Any, b: Any) -> Any:
 
 def _network(made: dict[Any, Any], x: Any, **keywords: Any) -> Any:
     if "net" not in made:
-        made["net"] = ct.RNN("rnn_relu", 6, 3)
-        made["w"] = ct.full((made["net"].weight_size,), 0.125)
-    return made["net"].forward(x, made["w"], **keywords)
+        net = ct.RNN("rnn_relu", 6, 3)
+        made["net"] = net, ct.full((net.weight_size,), 0.125)
+    net, w = made["net"]
+    return net.forward(x, w, **keywords)
 
 
 def _captured(made: dict[Any, Any], x: Any, **keywords: Any) -> Any:
@@ -128,6 +130,9 @@ def sequence(rng: random.Random, length: int) -> list[tuple[Any, ...]]:
     streams = rng.choice([(0,), (0,), (0, 2), (0, 2, 3)])
     threads = rng.choice([(0,), (0, 0, 0, 1)])
     factors = rng.choice([(1,), (1, 1, 0.5, 2, 0.0, -0.0)])
+    disturbances = rng.choice(
+        [("",), ("",), ("", "raise"), ("", "call"), ("", "", "collect", "empty", "call")]
+    )
     steps: list[tuple[Any, ...]] = []
     while len(steps) < length:
         if rng.random() < 0.06:
@@ -156,20 +161,61 @@ def sequence(rng: random.Random, length: int) -> list[tuple[Any, ...]]:
         out = rng.choice((None, None, "pool", "pool", "pool", 0))
         alpha, beta = (rng.choice(factors), rng.choice(factors) - 1) if kind in SCALABLE else (1, 0)
         facts = (kind, view, places, where, out, alpha, 0 if out is None else beta)
-        steps.append(("call", facts, rng.choice(streams), rng.choice(threads), rng.randrange(2**31)))
+        disturbed = rng.choice(disturbances), int(10 ** rng.uniform(0, 2.8))
+        steps.append(
+            ("call", facts, rng.choice(streams), rng.choice(threads), rng.randrange(2**31), disturbed)
+        )
     return steps
+
+
+def _arrays(results: Any) -> list[Any]:
+    several = results if isinstance(results, tuple) else (results,)
+    return [array for array in several if type(array) is ct.DeviceArray]
+
+
+@contextlib.contextmanager
+def _traced(after: int, action: Callable[[], object]) -> Iterator[None]:
+    """Act after so many lines of replays, as a finalizer or the handler of a signal does."""
+    left = [after]
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        if event == "line" and frame.f_code.co_filename.endswith(INTERRUPTED):
+            left[0] -= 1
+            if left[0] <= 0 and not _finalizing(frame):
+                sys.settrace(None)
+                action()
+        return trace
+
+    before = sys.gettrace()
+    if after:
+        sys.settrace(trace)
+    try:
+        yield
+    finally:
+        if after:
+            sys.settrace(before)
+
+
+def _finalizing(frame: Any) -> bool:
+    """Return whether a finalizer or a function of the fakes runs, which no error leaves."""
+    while frame is not None and frame.f_code.co_filename != __file__:
+        if frame.f_code.co_name == "__del__" or "tests" in frame.f_code.co_filename.split("/"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Run:
     """One run of a sequence; ``seen`` is all that must agree with other runs of it."""
 
-    def __init__(self, host: Host, fake: FakeCudnn) -> None:
-        self.host, self.fake = host, fake
-        self.pool = [ct.zeros((NBYTES // 4,)) for _ in range(BLOCKS)]
+    def __init__(self, host: Host, fake: FakeCudnn, device: int) -> None:
+        self.host, self.fake, self.device = host, fake, device
+        with ct.use(device=device):
+            self.pool = [ct.zeros((NBYTES // 4,)) for _ in range(BLOCKS)]
         self.kept: list[Any] = []
         self.made: list[dict[Any, Any]] = [{}, {}]
         self.seen: list[Any] = []
-        self.moved = 0
+        self.undisturbed: dict[Any, bytes] = {}
 
     def write(self, pointer: int, values: np.ndarray) -> None:
         ctypes.memmove(pointer, np.ascontiguousarray(values).ctypes.data, values.nbytes)
@@ -178,14 +224,43 @@ class Run:
         first = place[1] // 4
         return self.pool[place[0]][first : first + int(np.prod(shape))].reshape(shape)
 
-    def call(self, facts: tuple[Any, ...], stream: int, thread: int, seed: int) -> None:
+    def call(self, facts: tuple[Any, ...], stream: int, thread: int, *more: Any) -> None:
+        with ct.use(device=self.device):
+            self._call(facts, stream, thread, *more)
+
+    def _alone(self, kind: str, thread: int) -> bytes:
+        """Return the results of a call on memory of its own."""
+        operands = []
+        for place, shape in enumerate(KINDS[kind].operands):
+            operands.append(ct.empty(shape))
+            values = np.random.default_rng(place).integers(-8, 9, shape).astype(np.float32) / 4
+            self.write(operands[-1].pointer, values)
+        try:
+            results = KINDS[kind].call(self.made[thread], *operands)
+        except ct.CudnnError:
+            return b""
+        return b"".join([one.numpy().tobytes() for one in _arrays(results)])
+
+    def _disturb(self, action: str, kind: str, thread: int) -> None:
+        if action == "raise":
+            raise KeyboardInterrupt
+        if action == "collect":
+            gc.collect()
+        elif action == "empty":
+            ct.empty_cache(self.device)
+        elif action == "call" and self._alone(kind, thread) != self.undisturbed[kind]:
+            self.seen.append(("wrong", kind))
+
+    def _call(
+        self, facts: tuple[Any, ...], stream: int, thread: int, seed: int, disturbed: tuple[str, int]
+    ) -> None:
         kind, view, places, where, out, alpha, beta = facts
         one, numbers = KINDS[kind], np.random.default_rng(seed)
         operands = []
         for place, home, shape in zip(places, where, one.operands, strict=False):
             values = numbers.integers(-8, 9, shape).astype(np.float32) / 4
             if home == "foreign":
-                operands.append(ForeignArray(self.host, values))
+                operands.append(ForeignArray(self.host, values, device=self.device))
                 continue
             array = self.slot(place, shape) if home == "pool" else ct.empty(shape)
             self.write(array.pointer, values)
@@ -204,14 +279,27 @@ class Run:
         if beta and "out" in keywords:
             keywords["beta"] = beta
         results: Any
+        action, after = disturbed
+        if action == "call" and kind not in self.undisturbed:
+            self.undisturbed[kind] = self._alone(kind, thread)
         try:
-            with ct.use(stream=STREAMS[stream]):
+            where = {"stream": STREAMS[stream]} if STREAMS[stream] else {}
+            with (
+                ct.use(device=self.device, **where),
+                _traced(after if action else 0, lambda: self._disturb(action, kind, thread)),
+            ):
                 results = one.call(self.made[thread], *operands, **keywords)
+            if action == "raise":
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.settrace(None)
+            for block in self.pool:
+                self.write(block.pointer, np.zeros(NBYTES // 4, np.float32))
+            return
         except (ValueError, TypeError, ct.CudnnError) as error:
             self.seen.append((kind, type(error).__name__))
             return
-        arrays = results if isinstance(results, tuple) else (results,)
-        arrays = [array for array in arrays if type(array) is ct.DeviceArray]
+        arrays = _arrays(results)
         self.seen.append((kind, *[array.numpy().tobytes() for array in arrays]))
         self.kept.append((arrays, operands if seed % 3 else None))
         del self.kept[: -(seed % 12) or None]
@@ -220,7 +308,7 @@ class Run:
 
     def event(self, name: str, number: float) -> None:
         if name == "empty":
-            ct.empty_cache()
+            ct.empty_cache(self.device)
         elif name == "drop":
             self.kept.clear()
         elif name == "collect":
@@ -247,7 +335,8 @@ class Run:
         elif name == "limit":
             ct.config.workspace_limit = 0 if number < 0.3 else None
         elif name == "gone":
-            self.pool[int(number * BLOCKS)] = ct.zeros((NBYTES // 4,))
+            with ct.use(device=self.device):
+                self.pool[int(number * BLOCKS)] = ct.zeros((NBYTES // 4,))
         elif name == "refuse":
             self.fake.unrunnable = {"GEMM"} if number < 0.5 else set()
 
@@ -293,7 +382,7 @@ def runs_of(seed: int, length: int = 90) -> tuple[list[Any], list[Any], dict[str
             testing.replay_after(after),
             ThreadPoolExecutor(1) as worker,
         ):
-            run = Run(host, fake)
+            run = Run(host, fake, random.Random(seed).randrange(host.devices))
             run.all(steps, worker)
             host.failing.clear()
             seen.append(run.seen)
