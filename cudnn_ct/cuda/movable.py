@@ -147,6 +147,7 @@ class _KernelParams(ctypes.Structure):
 
 _SAME = ("func", "gx", "gy", "gz", "bx", "by", "bz", "shared", "kern", "ctx")  # in all captures
 
+_INVALID_VALUE = 1  # of ``CUresult``
 _END, _BUFFER_POINTER, _BUFFER_SIZE = 0, 1, 2  # of what a launch may take in place of single parameters
 
 
@@ -206,8 +207,10 @@ def _blocks(params: _KernelParams) -> tuple[bytes, ...]:
     info, blocks = cuda.native(f"cu{name}GetParamInfo", 12040), list[bytes]()
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
     into = ctypes.byref(offset), ctypes.byref(size)
-    while not info(ctypes.c_void_p(function), ctypes.c_size_t(len(blocks)), *into):
+    while not (status := info(ctypes.c_void_p(function), ctypes.c_size_t(len(blocks)), *into)):
         blocks.append(ctypes.string_at(places[len(blocks)], size.value))
+    if status != _INVALID_VALUE:  # this is behind the last one
+        _check(status)
     return tuple(blocks)
 
 

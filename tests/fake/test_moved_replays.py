@@ -15,6 +15,7 @@ from cudnn_ct.cuda import driver
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.ops import _operation
 from tests.both.replays import values
+from tests.unit.cuda_driver import Capture
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -162,3 +163,22 @@ def test_random_sequences_have_the_results_and_the_memory_of_calls_without_repla
     expected, found, _ = runs_of(seed)
     for number, (one, other) in enumerate(zip(expected, found, strict=True)):
         assert one == other, f"python -m tests.fake.moved {seed} 1: step {number // 2}"
+
+
+def test_kernel_whose_parameters_cannot_be_read_is_not_moved(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, info = Capture.add, Host._param_info
+
+    def with_another(self: Capture, work: Any, words: list[int], kind: int = 0) -> None:
+        add(self, lambda _: None, [*words, 0])  # it has the same pointers, and computes nothing
+        add(self, work, words, kind)
+
+    def failing(self: Host, function: int, *more: int) -> int:
+        return 801 if function == 2 else info(self, function, *more)  # not supported
+
+    monkeypatch.setattr(Capture, "add", with_another)
+    monkeypatch.setattr(Host, "_param_info", failing)
+    kept = [relu_on_new_memory(seed) for seed in range(6)]
+    assert host.calls.count(LAUNCH) == 0
+    assert len(kept) == 6
