@@ -398,8 +398,8 @@ def runs_of(seed: int, length: int = 90) -> tuple[list[Any], list[Any], dict[str
 
 def main(first: int, count: int) -> None:
     total: dict[str, int] = {}
-    unraisable: list[Any] = []
-    sys.unraisablehook = unraisable.append
+    unraisable: list[str] = []
+    sys.unraisablehook = lambda one: unraisable.append(repr(one.exc_value))  # its frames keep memory
     for seed in range(first, first + count):
         try:
             expected, found, counts = runs_of(seed)
@@ -409,7 +409,7 @@ def main(first: int, count: int) -> None:
                 raise
             continue
         if unraisable:
-            print(f"seed {seed}: unraisable {unraisable[0].exc_value!r}", flush=True)
+            print(f"seed {seed}: unraisable {unraisable[0]}", flush=True)
             unraisable.clear()
         for name, number in {**counts, "calls": len(found) // 2}.items():
             total[name] = total.get(name, 0) + number

@@ -11,7 +11,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context, testing
-from cudnn_ct.cuda import driver
+from cudnn_ct.cuda import driver, graph, replay
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.ops import _operation
 from tests.both.replays import values
@@ -182,3 +182,8 @@ def test_kernel_whose_parameters_cannot_be_read_is_not_moved(
     kept = [relu_on_new_memory(seed) for seed in range(6)]
     assert host.calls.count(LAUNCH) == 0
     assert len(kept) == 6
+
+
+@pytest.mark.parametrize("kind", [graph.Graph, graph.Template, replay.Replay])
+def test_finalizer_of_an_object_whose_constructor_was_interrupted_raises_nothing(kind: Any) -> None:
+    kind.__new__(kind).__del__()
