@@ -53,8 +53,10 @@ class Template:
         self.handle: Any = None
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self.handle is not None and int(self.handle) and not ending():
-            cuda.driver().cuGraphDestroy(self.handle)
+        handle = getattr(self, "handle", None)  # a signal handler may interrupt the constructor
+        if handle is not None and int(handle) and not ending():
+            with suppress(CudnnError):  # fails after a fork
+                cuda.driver().cuGraphDestroy(handle)
 
 
 class Graph:
@@ -78,7 +80,7 @@ class Graph:
         self.handle = int(cuda.call("instantiating a CUDA graph", "cuGraphInstantiate", captured, 0))
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not self.handle or ending():
+        if not getattr(self, "handle", 0) or ending():
             return
         with suppress(CudnnError), streams.on_device(self.device), streams.relaxed():  # fails after a fork
             cuda.driver().cuGraphExecDestroy(self.handle)

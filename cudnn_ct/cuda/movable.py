@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,19 +29,20 @@ _ALIGNED = 16  # bytes to which each block of parameters is aligned
 REFUSED = 1  # the status of a launch that was not made
 
 
-def invented(pointers: Sequence[int], grain: int, *, aligned: bool) -> tuple[int, ...]:
-    """Return addresses for a capture that are equal to ``pointers`` modulo ``grain``.
+def invented(pointers: Sequence[int], grain: int) -> list[tuple[int, ...]]:
+    """Return addresses for three captures, which are equal to ``pointers`` modulo ``grain``.
 
-    Without ``aligned``, they differ modulo twice the grain. Each pointer moves by another distance from one
-    capture to the next.
+    Modulo twice the grain, all of the first differ from the pointers, those of the second are as aligned as
+    they can be, and every second one of the third is not: kernels may need pointers that are aligned alike.
+    The order of the second is descending, so that no two pointers keep their distance.
     """
-    first, space = (BASE + SPACE, 2 * SPACE) if aligned else (BASE, SPACE)
-    return tuple(
-        [
-            first + place * space + (pointer % grain if aligned else (pointer + grain) % (2 * grain))
-            for place, pointer in enumerate(pointers)
-        ]
-    )
+    places = range(len(pointers))
+    rests = [pointer % grain for pointer in pointers]
+    return [
+        tuple([BASE + place * SPACE + (pointers[place] + grain) % (2 * grain) for place in places]),
+        tuple([BASE + (2 * len(rests) - place) * SPACE + rests[place] for place in places]),
+        tuple([BASE + 2 * place * SPACE + place % 2 * grain + rests[place] for place in places]),
+    ]
 
 
 class MovableGraph:
@@ -70,8 +72,8 @@ class MovableGraph:
     def launch(self, pointers: tuple[int, ...]) -> int:
         """Launch the graph on memory; return 0, or not 0 if nothing was launched.
 
-        It is refused if two pointers are equal, if one is aligned otherwise than that of the call, or if one
-        differs that no parameter has.
+        It is refused if two pointers are equal or one is 0, if one is aligned otherwise than that of the
+        call, or if one differs that no parameter has.
         """
         if pointers != self._last:
             self._last = ()  # an update may fail
@@ -116,7 +118,8 @@ def capture(
     def nodes_on(given: tuple[int, ...]) -> list[_Node]:
         with graphs.acquired(device) as stream, streams.relaxed(), graphs.captured(stream) as template:
             work(stream, given)
-        templates.append(template)
+        if not templates:
+            templates.append(template)
         return [_read(node, kind) for node, kind in graphs.nodes_of(template.handle)]
 
     nodes = nodes_on(pointers)
@@ -144,6 +147,7 @@ class _KernelParams(ctypes.Structure):
 
 _SAME = ("func", "gx", "gy", "gz", "bx", "by", "bz", "shared", "kern", "ctx")  # in all captures
 
+_INVALID_VALUE = 1  # of ``CUresult``
 _END, _BUFFER_POINTER, _BUFFER_SIZE = 0, 1, 2  # of what a launch may take in place of single parameters
 
 
@@ -203,8 +207,10 @@ def _blocks(params: _KernelParams) -> tuple[bytes, ...]:
     info, blocks = cuda.native(f"cu{name}GetParamInfo", 12040), list[bytes]()
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
     into = ctypes.byref(offset), ctypes.byref(size)
-    while not info(ctypes.c_void_p(function), ctypes.c_size_t(len(blocks)), *into):
+    while not (status := info(ctypes.c_void_p(function), ctypes.c_size_t(len(blocks)), *into)):
         blocks.append(ctypes.string_at(places[len(blocks)], size.value))
+    if status != _INVALID_VALUE:  # this is behind the last one
+        _check(status)
     return tuple(blocks)
 
 
@@ -224,19 +230,17 @@ def _found(
 
     If a parameter differs otherwise, everything is captured twice: memory between parameters is undefined.
     """
-    reason = NotSupportedError("nothing was captured")
     for grain in GRAINS:
-        given = [pointers, *[invented(pointers, grain, aligned=aligned) for aligned in (False, True)]]
+        given = [pointers, *invented(pointers, grain)]
         captures = [first, *map(nodes_on, given[1:])]
-        try:
+        with suppress(NotSupportedError):
             return grain, _places(captures, captures, given)
-        except NotSupportedError:
-            pass
         try:
             return grain, _places(captures, [*map(nodes_on, given)], given)
-        except NotSupportedError as error:
-            reason = error
-    raise reason
+        except NotSupportedError:
+            if grain == GRAINS[-1]:
+                raise
+    raise AssertionError("unreachable")
 
 
 _Place = tuple[int, int, int, int]

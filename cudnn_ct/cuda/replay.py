@@ -124,8 +124,9 @@ class Replay:
             table.pop(self._key, None)  # another thread may have dropped it
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():
-            self.pool.remove(self)
+        pool = getattr(self, "pool", None)  # a signal handler may interrupt the constructor
+        if pool is not None and not ending():
+            pool.remove(self)
 
 
 class ReplayPool:

@@ -272,6 +272,11 @@ class TypedMemory:
             raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
         if copy is not None and as_bool(copy, "copy"):
             return copying.copy(self).__dlpack__(stream=stream, max_version=max_version)
+        if any(step < 0 for step, length in zip(self.spec.strides, self.shape, strict=True) if length > 1):
+            raise BufferError(
+                "an array with negative strides is not exported, because consumers may not check "
+                "them: export a copy, as x.copy() or with copy=True"
+            )
         if self.readonly and (max_version is None or max_version < (1, 0)):  # no flag for it
             asked = "no max_version" if max_version is None else f"max_version={max_version}"
             raise BufferError(f"a read-only array needs a consumer of DLPack 1.0 or newer: got {asked}")

@@ -69,19 +69,22 @@ class PreparedCall(NamedTuple):
 
     def describe(self) -> str:
         """Describe the plan, and for how many sets of pointers it is replayed."""
-        count = sum(key[0] is not None for key in self.replays)
+        keys = [*self.replays]  # another thread may drop one
+        count = sum(key[0] is not None for key in keys)
         lines = [self.selected.describe()]
         lines += [f"  {self.copies.describe()}"] if self.copies else []
         lines += [f"  replayed for {count} {'set' if count == 1 else 'sets'} of pointers"] if count else []
-        lines += ["  replayed for other pointers"] if count < len(self.replays) else []
+        lines += ["  replayed for other pointers"] if count < len(keys) else []
         return "\n".join(lines)
 
     def set_runs(self, facts: Any, count: int) -> None:
-        """Set the number of runs with a set of pointers."""
+        """Set the number of runs with a set of pointers, or with any: then the first of ``facts`` is None."""
         if len(self.runs) >= MAX_POINTER_SETS:
-            kept = {key: runs for key, runs in self.runs.items() if key[0] is None}  # of any pointers
+            before = self.runs.copy()  # a finalizer may make this call
             self.runs.clear()
-            self.runs.update(kept)
+            kept = {key: runs for key, runs in before.items() if key[0] is None}
+            if len(kept) < MAX_POINTER_SETS // 2:  # else the factors of each call are others
+                self.runs.update(kept)
         self.runs[facts] = count
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ._operation import PreparedCall
 
 REPEATS = 8  # runs with the same pointers before the next one is recorded, which takes as long as 20 runs
-MOVES = 16  # runs with any pointers before the graph for others is made, which takes three times as long
+MOVES = 16  # runs with any pointers before the graph for others is made, which takes four times as long
 SOON, LATER = -8, -64  # counts of runs after which a recording is tried again
 NEVER = -(2**62)  # a count of runs that does not reach REPEATS
 
@@ -111,12 +111,16 @@ def count_run(
         if count < LATER:  # it cannot be captured
             return
     following = (None, key[0], *key[1 + len(pointers) :])
-    if lent is None and following not in call.replays:
+    distinct = len({0, *pointers}) > len(pointers)  # others cannot be moved
+    if lent is None and following not in call.replays and distinct:
         count = runs.get(following, 0) + 1
         if count >= MOVES:
             run = _Run(ctx, call, pointers, factors)
             count = run.record(following, count, run.capture_for_any)
-        runs[following] = count
+        if following in runs:
+            runs[following] = count
+        else:
+            call.set_runs(following, count)
 
 
 class _Run(NamedTuple):

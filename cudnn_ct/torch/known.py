@@ -24,6 +24,7 @@ class _Part(NamedTuple):
     """A prepared call of a function, with its factors: its arrays by their places among the function's.
 
     ``pointers`` selects the pointers of operands and results, and ``more`` follows them in keys of replays.
+    ``fresh`` is whether all results are new memory in each call.
     """
 
     call: PreparedCall
@@ -32,6 +33,7 @@ class _Part(NamedTuple):
     factors: tuple[Any, Any]
     pointers: Callable[[Sequence[int]], tuple[int, ...]]
     more: tuple[Any, ...]
+    fresh: bool
 
     def run(self, ctx: Context, arrays: Sequence[Any], pointers: Sequence[int], where: Stream) -> None:
         """Run or replay the call on arrays at other addresses."""
@@ -52,12 +54,14 @@ class KnownFunction:
 
     The first call is watched. If prepared calls on arrays of the caller are all that the function did, later
     ones run those. This holds for functions that only call operations. All arrays belong to the stream of
-    the calls, and their addresses are multiples of 16.
+    the calls, and their addresses are multiples of 16. The last ``results`` arrays are new in each call; the
+    function may write to others.
     """
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "_results")
 
-    def __init__(self) -> None:
+    def __init__(self, results: int) -> None:
+        self._results = results
         self._parts = PerContext[tuple[object, tuple[_Part, ...]]]()
 
     def replay(self, where: Stream, pointers: Sequence[int], *lent: int) -> bool:
@@ -76,7 +80,7 @@ class KnownFunction:
         key = (where.handle, *part.pointers(pointers), *part.more, *lent)
         previous = None if ctx.alone else ctx.enter()
         try:
-            done = replayed(ctx, part.call, key, fresh=True)
+            done = replayed(ctx, part.call, key, fresh=part.fresh)
         finally:
             if previous is not None:
                 streams.restore_device(previous)
@@ -116,13 +120,16 @@ class KnownFunction:
         places = {pointer: place for place, pointer in enumerate(pointers) if pointer}
         if any(pointer & UNALIGNED for pointer in pointers) or settings is not config.snapshot:
             return
-        parts = [_part(one, places) for one in seen]
+        parts = [_part(one, places, len(pointers) - self._results) for one in seen]
         if parts and None not in parts and len(places) == sum(pointer != 0 for pointer in pointers):
             self._parts.put(ctx, (settings, tuple(one for one in parts if one is not None)))
 
 
-def _part(seen: tuple[Any, ...], places: dict[int, int]) -> _Part | None:
-    """Return a call that ran, by the places of its arrays; None if it used other memory or a state."""
+def _part(seen: tuple[Any, ...], places: dict[int, int], new: int) -> _Part | None:
+    """Return a call that ran, by the places of its arrays; None if it used other memory or a state.
+
+    ``new`` is the first place of an array that is new in each call.
+    """
     call, facts, alpha, beta, variant = seen
     count = len(call.inputs)
     try:
@@ -132,4 +139,5 @@ def _part(seen: tuple[Any, ...], places: dict[int, int]) -> _Part | None:
     if variant is not NO_VARIANT or call.copies is not None:
         return None
     more = facts[1 + len(found) : 1 + len(found) + 3] if alpha is not ONE or beta is not ZERO else ()
-    return _Part(call, found[:count], found[count:], (alpha, beta), itemgetter(*found), more)
+    fresh = min(found[count:]) >= new
+    return _Part(call, found[:count], found[count:], (alpha, beta), itemgetter(*found), more, fresh)

@@ -64,7 +64,7 @@ class Call:
         self.varies = varies
         self._absent = absent
         self._needs = Needs()
-        self._known = KnownFunction() if known else None
+        self._known = KnownFunction(len(self._results)) if known else None
         self._empty = _allocation(device)
 
     def run(self, tensors: Sequence[Any]) -> list[torch.Tensor]:

@@ -180,20 +180,24 @@ class FakeCublasLt:
         assert c or not factors[1]
         assert c != d or c_at == d_at, "C in the memory of D has the layout of D"
 
-        def work() -> None:
+        def work(words: list[int]) -> None:
+            pointers, room = words[:4], words[4]
+            op.update(zip(moving, words[5:], strict=True))
             self.host.clock += self.costs[number]
             if size:
                 view(self.host, room, (size,), (1,), np.dtype(np.uint8))[:] = 0xEE
             self.ran.append(number)
             self.arithmetic.append(op["given"][0])
-            self._compute(op, layouts, (a, b, c, d), factors, number in self.wrong)
+            self._compute(op, layouts, pointers, factors, number in self.wrong)
 
+        moving = [place for place in (8, 17, 18) if op.get(place)]  # a bias, and two factors
+        words = [one or 0 for one in (a, b, c, d, room, *[op[place] for place in moving])]
         self.host.check_stream(stream)
         capture = self.host.capturing.get(stream)
         if capture is not None and capture.deferred:
-            capture.add(work)
+            capture.add(work, words)
         else:
-            work()
+            work(words)
         return 0
 
     def _compute(

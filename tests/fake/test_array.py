@@ -266,6 +266,16 @@ def test_exported_memory_stays_when_its_use_cannot_be_recorded(host: Host) -> No
     assert host.used() == 0
 
 
+def test_dlpack_exports_negative_strides_as_a_copy_only(fake: FakeCudnn) -> None:
+    x = ct.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))[:, ::-1]
+    with pytest.raises(BufferError, match=r"negative strides .* export a copy"):
+        x.__dlpack__()
+    for allowed, options in ((x, {"copy": True}), (x[:, :1], {})):  # an axis of length 1 has no steps
+        with pytest.raises(NotImplementedError, match="tested on a GPU"):
+            allowed.__dlpack__(**options)
+    np.testing.assert_array_equal(x.copy().numpy(), [[2, 1, 0], [5, 4, 3]])
+
+
 @pytest.mark.parametrize("max_version", [None, (0, 0), (0, 8)])
 def test_dlpack_rejects_a_read_only_array_when_the_consumer_cannot_see_the_flag(
     host: Host, max_version: tuple[int, int] | None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from tests.layers import several
 
 from .cudnn import FakeCudnn
@@ -119,6 +120,24 @@ def test_calls_in_pieces_are_replayed(fake: FakeCudnn, host: Host) -> None:
         x.fill(value)
         ct.softmax(x, axis=1, out=out)
         np.testing.assert_allclose(out.numpy(), 1 / 40, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("limit")
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_in_pieces_are_replayed_on_other_memory(fake: FakeCudnn, host: Host, name: str) -> None:
+    operation, operands, keywords = CALLS[name]
+    expected, kept = several(getattr(ct.reference, operation)(*operands, **keywords)), []
+    with testing.replay_after(1):
+        for _ in range(5):
+            arrays = [*map(ct.asarray, operands)]
+            results = several(getattr(ct, operation)(*arrays, **keywords))
+            for found, wanted in zip(results, expected, strict=True):
+                if wanted is not None:
+                    np.testing.assert_allclose(
+                        found.numpy().astype(float), wanted.astype(float), rtol=1e-4, atol=1e-4
+                    )
+            kept.append((results, [array.fill(0) for array in arrays]))
+    assert host.calls.count("cuGraphLaunch") > 0
 
 
 @pytest.mark.usefixtures("limit")

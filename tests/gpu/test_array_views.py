@@ -37,6 +37,14 @@ def test_torch_shares_the_memory_of_a_view(key: Any) -> None:
         assert tensor.data_ptr() == x[key].pointer
 
 
+def test_torch_takes_a_reversed_array_as_a_copy() -> None:
+    torch = library("torch")
+    x = ct.asarray(numbers("float32"))[::-1]
+    with pytest.raises(BufferError, match="negative strides"):
+        torch.from_dlpack(x)
+    np.testing.assert_array_equal(torch.from_dlpack(x.copy()).cpu().numpy(), numbers("float32")[::-1])
+
+
 def test_write_to_a_view_on_another_stream_is_seen_by_reads_of_the_array() -> None:
     torch = library("torch")
     x = ct.zeros((2, 2**24))

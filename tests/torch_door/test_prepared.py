@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -401,3 +402,23 @@ def test_a_call_that_differs_from_its_graph_runs(
     assert graph.launches == len(seen) == (change == "watched")
     if not graph.launches:  # else the graph, which computes nothing here, was launched on another way
         torch.testing.assert_close(y, expected)
+
+
+def test_running_statistics_that_overlap_are_rejected_when_calls_are_replayed(full: list[str]) -> None:
+    """They are results in the memory of the caller, which may overlap as new results cannot."""
+
+    def train(running_mean: torch.Tensor, running_var: torch.Tensor) -> None:
+        ctt.batch_norm(torch.randn(2, 8, 4, 4), running_mean, running_var, *parameters, training=True)
+
+    parameters, both, launched = (torch.ones(8), torch.zeros(8)), torch.zeros(12), []
+    for _ in range(4):
+        train(torch.zeros(8), torch.ones(8))
+    call = context.of_device(0).last_call
+    graph = SimpleNamespace(plan=call.selected.plan, launch=lambda pointers: launched.append(pointers) or 0)
+    call.replays[None, 1] = graph  # of calls on any memory
+    train(torch.zeros(8), torch.ones(8))
+    assert len(launched) == 1
+    with pytest.raises(ValueError, match="overlap"):
+        train(both[:8], both[4:])
+    assert len(launched) == 1
+    call.replays.clear()

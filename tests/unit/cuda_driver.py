@@ -96,16 +96,22 @@ class KernelParams(ctypes.Structure):
     )
 
 
+KERNEL, MEMCPY, MEMSET = range(3)  # kinds of nodes
+
+
 class Node:
     """A node of a graph: a kernel with ``words`` as its parameters, which it gets when it is launched.
 
-    Work without parameters has a number of its own as one, as if it had read memory.
+    The words of a copy or a fill are its structure, ``CUDA_MEMCPY3D`` or ``CUDA_MEMSET_NODE_PARAMS``. Work
+    without parameters has a number of its own as one, as if it had read memory.
     """
 
     _numbers = itertools.count(1)
 
-    def __init__(self, work: Callable[..., object], words: list[int] | None = None) -> None:
-        self.work, self.words = work, words
+    def __init__(
+        self, work: Callable[..., object], words: list[int] | None = None, kind: int = KERNEL
+    ) -> None:
+        self.work, self.words, self.kind = work, words, kind
         self.own = next(self._numbers)
         self.memory: Any = None  # of the parameters
 
@@ -128,9 +134,9 @@ class Capture:
         self.joined_to: Capture | None = None  # the capture that must wait for this stream
         self.graph: list[Node] = []
 
-    def add(self, work: Callable[..., object], words: list[int] | None = None) -> None:
+    def add(self, work: Callable[..., object], words: list[int] | None = None, kind: int = KERNEL) -> None:
         """Add a node; ``work`` takes the words if there are any."""
-        self.graph.append(Node(work, words))
+        self.graph.append(Node(work, words, kind))
 
     def launch(self) -> None:
         assert self.valid, "the capture was invalidated"
@@ -198,7 +204,9 @@ class Driver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=MINOR,
     )
     CUgraphNodeType = SimpleNamespace(
-        CU_GRAPH_NODE_TYPE_KERNEL=0, CU_GRAPH_NODE_TYPE_MEMCPY=1, CU_GRAPH_NODE_TYPE_MEMSET=2
+        CU_GRAPH_NODE_TYPE_KERNEL=KERNEL,
+        CU_GRAPH_NODE_TYPE_MEMCPY=MEMCPY,
+        CU_GRAPH_NODE_TYPE_MEMSET=MEMSET,
     )
     CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
     CUDA_MEMCPY2D = SimpleNamespace
@@ -317,17 +325,47 @@ class Driver:
             capture.valid = False
         return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if forbidding else OK
 
-    def _enqueue(self, stream: int, target: int, source: int | bytes, nbytes: int) -> None:
-        self.check(target, nbytes)
-        self.do(stream, lambda: ctypes.memmove(target, source, nbytes))
-
-    def do(self, stream: int, work: Callable[[], object]) -> None:
+    def do(self, stream: int, work: Callable[[list[int]], object], words: list[int], kind: int) -> None:
         """Do the work of a stream, or add it to the graph that is captured."""
         capture = self.capturing.get(stream)
         if capture is not None:
-            capture.add(work)
+            capture.add(work, words, kind)
         if capture is None or not capture.deferred:
-            work()
+            work(words)
+
+    def _enqueue_copy(
+        self,
+        stream: int,
+        target: int,
+        source: int,
+        nbytes: int,
+        pitches: tuple[int, int] = (0, 0),
+        rows: int = 1,
+    ) -> None:
+        """Copy rows; ``pitches`` are the distances between those of the target, and of the source."""
+        words, undefined = [0] * 25, next(self._numbers) << 32  # next to the four bytes of a memory type
+        for first, address, pitch in ((0, source, pitches[1]), (11, target, pitches[0])):
+            words[first + 4] = undefined + int(self.CUmemorytype.CU_MEMORYTYPE_DEVICE)
+            words[first + 6], words[first + 9] = address, pitch
+        words[22:] = [nbytes, rows, 1]
+        self.do(stream, self._copied, words, MEMCPY)
+
+    def _copied(self, words: list[int]) -> None:
+        source, source_pitch, target, target_pitch, nbytes, rows, _ = (
+            words[place] for place in (6, 9, 17, 20, 22, 23, 24)
+        )
+        assert target >= source + nbytes or source >= target + nbytes, "the copy overlaps itself"
+        self.check(source, source_pitch * (rows - 1) + nbytes)
+        self.check(target, target_pitch * (rows - 1) + nbytes)
+        for row in range(rows):
+            ctypes.memmove(target + row * target_pitch, source + row * source_pitch, nbytes)
+
+    def _filled(self, words: list[int]) -> None:
+        target, _, value, count, _ = words
+        size = value >> 32
+        self.check(target, size * count)
+        pattern = (value % 2**32).to_bytes(4, sys.byteorder)[:size] * count
+        ctypes.memmove(target, pattern, len(pattern))
 
     # --- the functions ---
 
@@ -387,7 +425,8 @@ class Driver:
     @call(results=0, stream=3)
     def cuMemcpyHtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
         assert stream not in self.capturing, "a graph reads host memory when it is launched"
-        self._enqueue(stream, target, source, nbytes)
+        self.check(target, nbytes)
+        ctypes.memmove(target, source, nbytes)
 
     @call(results=0, stream=3)
     def cuMemcpyDtoHAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
@@ -397,24 +436,15 @@ class Driver:
 
     @call(results=0, stream=3)
     def cuMemcpyDtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        assert target >= source + nbytes or source >= target + nbytes, "the copy overlaps itself"
-        self.check(source, nbytes)
-        self._enqueue(stream, target, source, nbytes)
+        self._enqueue_copy(stream, target, source, nbytes)
 
     @call(results=0, stream=1)
     def cuMemcpy2DAsync(self, copy: Any, stream: int) -> None:
         nbytes, rows = copy.WidthInBytes, copy.Height
         assert nbytes <= min(copy.srcPitch, copy.dstPitch) <= max(copy.srcPitch, copy.dstPitch) < 2**31
         assert copy.srcMemoryType == copy.dstMemoryType == self.CUmemorytype.CU_MEMORYTYPE_DEVICE
-        self.check(copy.srcDevice, copy.srcPitch * (rows - 1) + nbytes)
-        self.check(copy.dstDevice, copy.dstPitch * (rows - 1) + nbytes)
-
-        def work() -> None:
-            for row in range(rows):
-                source, target = copy.srcDevice + row * copy.srcPitch, copy.dstDevice + row * copy.dstPitch
-                ctypes.memmove(target, source, nbytes)
-
-        self.do(stream, work)
+        pitches = copy.dstPitch, copy.srcPitch
+        self._enqueue_copy(stream, copy.dstDevice, copy.srcDevice, nbytes, pitches, rows)
 
     # --- graphs ---
 
@@ -443,7 +473,9 @@ class Driver:
     @call(unsafe=True)
     def cuGraphInstantiate(self, graph: int, flags: int) -> int:
         nodes = {number: self.nodes[number] for number in self.graphs[graph]}
-        copies = {number: Node(node.work, node.words and [*node.words]) for number, node in nodes.items()}
+        copies = {
+            number: Node(node.work, node.words and [*node.words], node.kind) for number, node in nodes.items()
+        }
         self.executables[number := next(self._graphs)] = copies
         return number
 
@@ -489,6 +521,30 @@ class Driver:
         node.words = [ctypes.c_uint64.from_address(one).value for one in addresses]
         return 0
 
+    def _structure(self, kind: int, number: int, place: int) -> int:
+        node = self.nodes[number]
+        assert node.kind == kind
+        words = node.parameters
+        (ctypes.c_uint64 * len(words)).from_address(place)[:] = words
+        return 0
+
+    def _set_structure(self, kind: int, executable: int, number: int, place: int, context: int) -> int:
+        name = f"cuGraphExec{'Memcpy' if kind == MEMCPY else 'Memset'}NodeSetParams"
+        self.calls.append(name)
+        if error := self._requested(name):
+            return int(error)
+        assert number in self.nodes, "the graph of the node was destroyed"
+        node = self.executables[executable][number]
+        assert node.kind == kind
+        assert node.words is not None
+        assert context == 0xC0 + (self.current or 0), "a context of another device"
+        node.words = [*(ctypes.c_uint64 * len(node.words)).from_address(place)]
+        return 0
+
+    def _current_context(self, place: int) -> int:
+        ctypes.c_void_p.from_address(place).value = None if self.current is None else 0xC0 + self.current
+        return 0
+
     def _copy(self, *arguments: int) -> int:
         return int(self.cuMemcpyDtoDAsync(*arguments)[0])
 
@@ -507,6 +563,11 @@ class Driver:
         self.check_stream(stream)
         ctypes.c_int.from_address(status).value = int(stream in self.capturing)
         return 0
+
+    def _memory_type(self, _: Any, address: int) -> int:
+        if any(0 <= address - one.handle < one.size for one in list(self.live.values())):
+            return int(self.CUmemorytype.CU_MEMORYTYPE_DEVICE)
+        return 1 if self.pinned else CUresult.CUDA_ERROR_INVALID_VALUE
 
     def _pointer_attributes(self, count: int, attributes: int, places: int, address: int) -> int:
         """Write the attributes of an address; zeros for one that is in no allocation, as the driver does."""
@@ -529,6 +590,11 @@ class Driver:
             b"cuCtxGetDevice": (self._device, 1),
             b"cuGraphLaunch": (self.launch, 2),
             b"cuGraphKernelNodeGetParams": (self._node_params, 2),
+            b"cuGraphMemcpyNodeGetParams": (partial(self._structure, MEMCPY), 2),
+            b"cuGraphMemsetNodeGetParams": (partial(self._structure, MEMSET), 2),
+            b"cuGraphExecMemcpyNodeSetParams": (partial(self._set_structure, MEMCPY), 4),
+            b"cuGraphExecMemsetNodeSetParams": (partial(self._set_structure, MEMSET), 4),
+            b"cuCtxGetCurrent": (self._current_context, 1),
             b"cuFuncGetParamInfo": (self._param_info, 4),
             b"cuGraphExecKernelNodeSetParams": (self._set_node_params, 3),
             b"cuStreamIsCapturing": (self._is_capturing, 2),
@@ -542,7 +608,7 @@ class Driver:
         return OK, ctypes.cast(made, ctypes.c_void_p).value, 0
 
     def _set(self, target: int, value: int, count: int, stream: int, *, size: int) -> None:
-        self._enqueue(stream, target, value.to_bytes(size, sys.byteorder) * count, size * count)
+        self.do(stream, self._filled, [target, 0, value + (size << 32), count, 1], MEMSET)
 
     def _elapsed(self, start: int, end: int) -> float:
         return self.events[end].time - self.events[start].time
@@ -560,7 +626,7 @@ SHORT: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
     "cuDeviceGetAttribute": (FREE, Driver._attribute),
     "cuDevicePrimaryCtxRetain": (FREE, lambda _, device: 0xC0 + device),
     "cuDeviceGetMemPool": (FREE, lambda _, device: 0xB0 + device),
-    "cuPointerGetAttribute": (FREE, lambda driver, *_: 1 if driver.pinned else CUresult(1)),
+    "cuPointerGetAttribute": (FREE, Driver._memory_type),
     "cuCtxGetDevice": ({}, lambda driver: driver.current),
     "cuStreamCreate": ({"unsafe": True}, lambda driver, flags: driver.new_stream(blocking=not flags)),
     "cuStreamIsCapturing": (
@@ -571,7 +637,13 @@ SHORT: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
         {"results": 2},
         lambda driver, graph, room: (driver.graphs[graph][:room], len(driver.graphs[graph])),
     ),
-    "cuGraphNodeGetType": ({}, lambda *_: 0),
+    "cuGraphNodeGetType": ({}, lambda driver, node: driver.nodes[node].kind),
+    "cuGraphMemcpyNodeGetParams": (
+        {},
+        lambda driver, node: SimpleNamespace(
+            srcDevice=driver.nodes[node].words[6], dstDevice=driver.nodes[node].words[17]
+        ),
+    ),
     "cuGraphExecDestroy": (
         {"results": 0, "unsafe": True, "context": False},
         lambda driver, graph: driver.executables.pop(graph),
