@@ -21,6 +21,7 @@ from ..cuda.replay import Replay
 from ..cuda.stream import Stream
 from ..cuda.typed_memory import TypedMemory
 from ..cuda.workspace import Workspace
+from ..errors import AllocationError
 from ..shapes.specs import UNALIGNED
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class _Run(NamedTuple):
             return SOON
         try:
             graph, launch = capture(partial(self._work, used))
-        except replays.NoRoomError:
+        except (replays.NoRoomError, AllocationError):
             return LATER
         except Exception:  # of any kind: the call itself has run
             return NEVER

@@ -193,6 +193,28 @@ def test_work_that_depends_on_pointers_otherwise_is_not_replayed_on_other_memory
     assert host.calls.count("cuStreamBeginCapture") - begun <= recorded, "it is not tried again"
 
 
+def test_recording_without_memory_is_tried_again_later(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    relus, capture = [Relu(seed) for seed in range(4)], _replay.movable.capture
+
+    def fail(*_: Any) -> Any:
+        raise ct.AllocationError("no memory")
+
+    monkeypatch.setattr(_replay.movable, "capture", fail)
+    for relu in relus[:3]:
+        relu()
+    (call,) = context.current(default_stream(0)).calls.values()
+    waiting = next(count for key, count in call.runs.items() if key[0] is None)
+    assert _replay.LATER <= waiting < 0
+    monkeypatch.setattr(_replay.movable, "capture", capture)
+    monkeypatch.setattr(_replay, "MOVES", waiting)
+    before = launches(host)
+    for relu in relus[2:]:
+        relu()
+    relus.append(Relu(5))
+    np.testing.assert_array_equal(relus[-1](), np.maximum(values(5), 0))
+    assert launches(host) > before
+
+
 def test_memory_that_no_parameter_has_must_stay(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     deferred = FakeCudnn._deferred
 
