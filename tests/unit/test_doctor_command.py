@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def environ() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(doctor.__file__).parents[2])}
+    return {**os.environ, "PYTHONPATH": str(Path(doctor.__file__).parents[1])}
 
 
 def answer(capsys: Capture, *arguments: str) -> tuple[int, dict[str, Any]]:
