@@ -194,24 +194,23 @@ def test_work_that_depends_on_pointers_otherwise_is_not_replayed_on_other_memory
 
 
 def test_recording_without_memory_is_tried_again_later(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    relus, capture = [Relu(seed) for seed in range(4)], _replay.movable.capture
+    relus = [Relu(seed) for seed in range(5)]
 
     def fail(*_: Any) -> Any:
         raise ct.AllocationError("no memory")
 
-    monkeypatch.setattr(_replay.movable, "capture", fail)
-    for relu in relus[:3]:
-        relu()
+    with monkeypatch.context() as patch:
+        patch.setattr(_replay.movable, "capture", fail)
+        for relu in relus[:3]:
+            relu()
     (call,) = context.current(default_stream(0)).calls.values()
     waiting = next(count for key, count in call.runs.items() if key[0] is None)
     assert _replay.LATER <= waiting < 0
-    monkeypatch.setattr(_replay.movable, "capture", capture)
-    monkeypatch.setattr(_replay, "MOVES", waiting)
     before = launches(host)
-    for relu in relus[2:]:
-        relu()
-    relus.append(Relu(5))
-    np.testing.assert_array_equal(relus[-1](), np.maximum(values(5), 0))
+    with monkeypatch.context() as patch:  # the fixture ends after the block that restores it
+        patch.setattr(_replay, "MOVES", waiting)
+        for seed in (3, 4):
+            np.testing.assert_array_equal(relus[seed](), np.maximum(values(seed), 0))
     assert launches(host) > before
 
 
