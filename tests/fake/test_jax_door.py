@@ -201,8 +201,8 @@ def test_workspace_is_learned_without_replays(fake: FakeCudnn, monkeypatch: pyte
     monkeypatch.setattr(_replay, "REPEATS", 1)
     run, runs = _call.replayed, []
 
-    def noted(*arguments: Any) -> bool:
-        runs.append(run(*arguments))
+    def noted(*arguments: Any, **keywords: Any) -> bool:
+        runs.append(run(*arguments, **keywords))
         return bool(runs[-1])
 
     monkeypatch.setattr(_call, "replayed", noted)
