@@ -147,6 +147,7 @@ class _KernelParams(ctypes.Structure):
 
 _SAME = ("func", "gx", "gy", "gz", "bx", "by", "bz", "shared", "kern", "ctx")  # in all captures
 
+_PARAM_INFO = 12040  # the first CUDA whose driver describes parameters
 _INVALID_VALUE = 1  # of ``CUresult``
 _END, _BUFFER_POINTER, _BUFFER_SIZE = 0, 1, 2  # of what a launch may take in place of single parameters
 
@@ -204,7 +205,7 @@ def _blocks(params: _KernelParams) -> tuple[bytes, ...]:
         return ()
     places = ctypes.cast(params.params, ctypes.POINTER(ctypes.c_void_p))
     name, function = ("Func", params.func) if params.func else ("Kernel", params.kern)
-    info, blocks = cuda.native(f"cu{name}GetParamInfo", 12040), list[bytes]()
+    info, blocks = cuda.native(f"cu{name}GetParamInfo", _PARAM_INFO), list[bytes]()
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
     into = ctypes.byref(offset), ctypes.byref(size)
     while not (status := info(ctypes.c_void_p(function), ctypes.c_size_t(len(blocks)), *into)):
@@ -235,12 +236,9 @@ def _found(
         captures = [first, *map(nodes_on, given[1:])]
         with suppress(NotSupportedError):
             return grain, _places(captures, captures, given)
-        try:
+        with suppress(NotSupportedError):
             return grain, _places(captures, [*map(nodes_on, given)], given)
-        except NotSupportedError:
-            if grain == GRAINS[-1]:
-                raise
-    raise AssertionError("unreachable")
+    raise NotSupportedError("nodes depend on pointers, and not by distances alone")
 
 
 _Place = tuple[int, int, int, int]

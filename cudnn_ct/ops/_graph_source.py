@@ -279,8 +279,8 @@ class ReducedSource(CandidateSource):
 
     ``adapted`` returns a candidate of the core as one of the problem, with the workspace of what a plan adds.
     ``planned`` makes the plan of a candidate for the problem, from the inner source. ``also`` returns names
-    of further engines to time: the heuristics return few of the settings that an engine has. All of them are
-    compiled at run time and deterministic.
+    of further engines to time: the heuristics return few of the settings that an engine has. These engines
+    are compiled at run time and deterministic.
     """
 
     def __init__(

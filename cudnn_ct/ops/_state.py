@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class PerContext(Generic[T]):
-    """A value for one object in each context (a thread on a device). All of them are dropped with this.
+    """A value for one object in each context (a thread on a device). The values are dropped with this.
 
     ``token`` is the key of the value in ``Context.plans``.
     """

@@ -17,22 +17,23 @@ def check_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
     Tensors that are given more than once must be so in both.
     """
-    if fits := guard_of(tensors):
+    first: dict[int, int] = {}  # the place of each tensor
+    places = [first.setdefault(id(one), place) for place, one in enumerate(tensors)]
+    own, repeated = [*first.values()], [pair for pair in enumerate(places) if pair[0] != pair[1]]
+    fits = guard_of([tensors[place] for place in own])
+    if fits is None:
+        known = [*map(_attributes, tensors)]
+        return lambda *others: [*map(_attributes, others)] == known
+    if not repeated:
         return fits
-    first = {id(one): place for place, one in reversed([*enumerate(tensors)])}
-    places = [first[id(one)] for one in tensors]
-    if len(first) < len(tensors) and (fits := guard_of([tensors[place] for place in sorted({*places})])):
-        own, repeated = sorted({*places}), [pair for pair in enumerate(places) if pair[0] != pair[1]]
 
-        def check(*others: torch.Tensor) -> bool:
-            for place, original in repeated:
-                if others[place] is not others[original]:
-                    return False
-            return fits(*[others[place] for place in own])
+    def check(*others: torch.Tensor) -> bool:
+        for place, original in repeated:
+            if others[place] is not others[original]:
+                return False
+        return fits(*[others[place] for place in own])
 
-        return check
-    known = [*map(_attributes, tensors)]
-    return lambda *others: [*map(_attributes, others)] == known
+    return check
 
 
 def _attributes(one: torch.Tensor) -> tuple[Any, ...]:

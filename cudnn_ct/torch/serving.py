@@ -279,7 +279,7 @@ def _served(
 def _count(block: Block, known: Settled, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Count a call that is settled, and time it before the last run that is counted.
 
-    What a block does for a call is a part of its time.
+    The time includes the work of the block for a call.
     """
     known.runs += 1
     if known.runs < TIMED:

@@ -150,6 +150,7 @@ def compile_all(graphs: dict[str, Graph], gpu: object, folder: Path) -> dict[str
         assert all("it has no tensor" in row["reason"] for row in report["rejected"]), report["rejected"]
         assert len(report["rejected"]) == incomplete, report["rejected"]
     entries = [entry for entry in decode(output.read_bytes()) if isinstance(entry, StoredPlan)]
+    assert entries, report
     plans = {entry.key.rpartition(" | ")[2]: entry for entry in entries}
     texts = {name: graph_text(graph) for name, graph in graphs.items() if _is_complete(graph)}
     return {name: plans[text] for name, text in texts.items() if text in plans or not few}

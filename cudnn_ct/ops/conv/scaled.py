@@ -234,8 +234,8 @@ def scaled_conv(
     Notes
     -----
     A graph, ``cudnnBackendExecute``. Engines need channels last, so operands in another layout are copied
-    first, on the device. There is no gradient. Values beyond the range of float8 are saturated or become NaN
-    or infinite as cuDNN's conversion does; choose ``scale`` so that there are none.
+    first, on the device. Gradients are not supported. Values beyond the range of float8 are saturated or
+    become NaN or infinite as cuDNN's conversion does; choose ``scale`` so that there are none.
 
     Examples
     --------

@@ -196,8 +196,8 @@ def scaled_matmul(
 
     Notes
     -----
-    A graph, ``cudnnBackendExecute``. There is no gradient. Values beyond the range of float8 are saturated or
-    become NaN or infinite as cuDNN's conversion does; choose ``scale`` so that there are none.
+    A graph, ``cudnnBackendExecute``. Gradients are not supported. Values beyond the range of float8 are
+    saturated or become NaN or infinite as cuDNN's conversion does; choose ``scale`` so that there are none.
 
     Examples
     --------
