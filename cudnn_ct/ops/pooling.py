@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import inf, prod
 from typing import Any, Never
@@ -14,6 +15,7 @@ from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..graph.offline import target_of
 from ..graph.operations import Graph, Tensor, node
+from ..graph.pixels import in_pixels
 from ..legal.conditions import applying
 from ..legal.subjects import Pooling
 from ..plans.axes import images
@@ -30,7 +32,7 @@ from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import execute
 from ._documented import documented
 from ._fallback import by_engines, of_problem
-from ._formulas import DTYPES_OF_ENGINES, first_plan
+from ._formulas import DTYPES_OF_ENGINES, elementwise_graph, first_plan
 from ._operation import Operation
 from ._pieces import along
 
@@ -293,30 +295,45 @@ def _with_nan(plan: Plan, x: Tensor, y: Tensor, how: dict[str, Any], context: Co
 
     The average of magnitudes is NaN only if one of them is, and its tanh is finite: times 0 it is 0 or NaN.
     """
-    math, one = {"math_prec": "float32"}, TensorSpec.packed((1,) * len(y.spec.shape))
+    if x.spec.size == 1:
+        return copy_plan(x.spec, y.spec)
     average = how | {
-        "mode": _GRAPH_MODES["average_inc_pad"],
+        "mode": _GRAPH_MODES["average_exc_pad"],
         "padding_mode": "zero_pad",
         "nan_propagation": None,
     }
-    magnitudes, means, most = Tensor(3, x.spec), Tensor(4, y.spec), Tensor(5, y.spec)
-    bounded, nothing = (Tensor(uid, y.spec._replace(dtype="float32"), virtual=True) for uid in (6, 7))
-    zero = Tensor(8, one, value=0.0)
-    graphs = (
-        Graph((node("pointwise", mode="abs", xdesc=x, ydesc=magnitudes, **math),), (x, magnitudes)),
-        Graph((node("resample_forward", xdesc=magnitudes, ydesc=means, **average),), (magnitudes, means)),
-        Graph(
-            (
-                node("pointwise", mode="tanh_fwd", xdesc=means, ydesc=bounded, **math),
-                node("pointwise", mode="mul", xdesc=bounded, bdesc=zero, ydesc=nothing, **math),
-                node("pointwise", mode="add", xdesc=nothing, bdesc=most, ydesc=y, **math),
-            ),
-            (means, most, y),
-        ),
+    magnitudes, means = Tensor(3, x.spec), Tensor(4, y.spec)
+    mean = Graph((node("resample_forward", xdesc=magnitudes, ydesc=means, **average),), (magnitudes, means))
+    # No engine computes a single element: it is computed together with the unused one behind it.
+    single = y.spec.size == 1
+    result = TensorSpec.packed((2,), y.spec.dtype) if single else y.spec
+
+    def each(graph: Callable[..., Graph], *specs: TensorSpec) -> Plan:
+        return in_pixels(lambda *pixels: first_plan(graph(*pixels), context), *specs)
+
+    steps = [
+        Step(plan, (0, 4)),
+        Step(each(partial(elementwise_graph, "abs"), x.spec, x.spec), (0, 2)),
+        Step(first_plan(mean, context), (2, 3)),
+        Step(each(_nan_of, result, result, result), (3, 4, 5 if single else 1)),
+        *[Step(copy_plan(y.spec, y.spec), (5, 1))] * single,
+    ]
+    temporaries = [magnitudes.spec, result, result, *[result] * single]
+    return chained(temporaries, steps, about="{}, then NaN", main=plan)
+
+
+def _nan_of(means: TensorSpec, most: TensorSpec, result: TensorSpec) -> Graph:
+    """Return the graph that adds 0 or NaN to ``most``: 0 times the hyperbolic tangent of the means."""
+    read, added, y = (Tensor(uid, spec) for uid, spec in enumerate((means, most, result), 1))
+    bounded, nothing = (Tensor(uid, result._replace(dtype="float32"), virtual=True) for uid in (4, 5))
+    zero = Tensor(6, TensorSpec.packed((1,) * len(result.shape), "float32"), value=0.0)
+    math = {"math_prec": "float32"}
+    nodes = (
+        node("pointwise", mode="tanh_fwd", xdesc=read, ydesc=bounded, **math),
+        node("pointwise", mode="mul", xdesc=bounded, bdesc=zero, ydesc=nothing, **math),
+        node("pointwise", mode="add", xdesc=nothing, bdesc=added, ydesc=y, **math),
     )
-    places = ((0, 2), (2, 3), (3, 4, 1))  # of x, y and the tensors between
-    steps = [Step(plan, (0, 4)), *map(Step, [first_plan(one, context) for one in graphs], places)]
-    return chained([magnitudes.spec, means.spec, most.spec], steps, about="{}, then NaN", main=plan)
+    return Graph(nodes, (read, added, y))
 
 
 def _scaled(

@@ -48,5 +48,5 @@ def jit(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudnn]:
     """A cuDNN of the small set of libraries: it has engines, and no legacy calls."""
     monkeypatch.setattr(FakeLibrary, "kind", "jit")
     with cudnn_installed(host) as cudnn:
-        cudnn.engines = True
+        cudnn.engines, cudnn.one_channel = True, False
         yield cudnn

@@ -85,6 +85,7 @@ class Graphs(NormNodes, MoreNodes):
     varying = False  # whether the last bits of results differ from run to run
     error = 0.0  # what the running engine adds to its results
     dynamic_engines = True  # whether engines support dynamic graphs
+    one_channel = True  # whether engines compute elementwise graphs of images with one channel
     counts_kernels = True  # whether kernel caches can be stored, as from cuDNN 9.27 on
 
     def cudnnBackendCreateDescriptor(self: Any, kind: int, out: Any) -> int:
@@ -115,6 +116,8 @@ class Graphs(NormNodes, MoreNodes):
         if state["name"] == "OPERATIONGRAPH_DESCRIPTOR" and not (self.engines or self._only_graphs(state)):
             return NOT_SUPPORTED
         if state["name"] == "OPERATIONGRAPH_DESCRIPTOR" and self._normalises_computed_rows(state):
+            return NOT_SUPPORTED
+        if state["name"] == "OPERATIONGRAPH_DESCRIPTOR" and not self.one_channel and self._one_channel(state):
             return NOT_SUPPORTED
         if state["name"] == "EXECUTION_PLAN_DESCRIPTOR":
             if JSON in attributes:
@@ -237,6 +240,13 @@ class Graphs(NormNodes, MoreNodes):
         if fused and any(name.startswith("OPERATION_CONVOLUTION_") for name in names):
             return True
         return any(map(self._reads_int32, nodes)) or any(name.startswith(_ONLY_GRAPHS) for name in names)
+
+    def _one_channel(self: Any, graph: dict[str, Any]) -> bool:
+        """Whether a graph has only elementwise nodes, and images with one channel."""
+        nodes = [*map(self._attributes, graph["attributes"]["OPERATIONGRAPH_OPS"])]
+        results = [node.get("OPERATION_POINTWISE_YDESC") for node in nodes]
+        shapes = [one and self._attributes(one[0])["TENSOR_DIMENSIONS"] for one in results]
+        return all(shape and len(shape) > 3 and shape[1] == 1 for shape in shapes)
 
     def _reads_int32(self: Any, node: dict[str, list[Any]]) -> bool:
         """Whether a node is an elementwise operation on int32 numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,22 @@ def test_selftest_skips_what_needs_another_library(jit: FakeCudnn) -> None:
     assert {row.verdict for row in rows} == {"ok", "skipped"}
     needs = "which the JIT wheel lacks (3009)"
     assert not [row for row in rows if row.verdict == "skipped" and needs not in row.detail]
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [((2, 1, 5, 5), 2), ((1, 1, 2, 2), 2), ((1, 1, 4), 4), ((1, 1, 1, 1), 1), ((1, 1, 1, 2, 9), (1, 1, 3))],
+)
+def test_maxima_of_one_channel_propagate_nan(
+    jit: FakeCudnn, shape: tuple[int, ...], window: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No engine computes elementwise graphs of images with one channel, or of a single element."""
+    monkeypatch.setattr(pooling, "_skips_nan", lambda *_: True)
+    for place in range(prod(shape)):
+        x = random(*shape).astype("float32")
+        x.flat[place] = np.nan
+        y = ct.pool(ct.asarray(x, layout="nhwc"), window=window)
+        np.testing.assert_array_equal(y.numpy(), ct.reference.pool(x, window=window))
 
 
 @pytest.mark.parametrize("propagate", [True, False])

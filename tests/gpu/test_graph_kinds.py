@@ -154,6 +154,8 @@ def run(graph: Graph, inputs: Mapping[int, np.ndarray[Any, Any]], only: int = EN
             for tensor in graph.operands
             if tensor.uid not in inputs
         }
+    if not results and _lib.load().kind != "full":
+        pytest.skip(f"this set of libraries has no engine for the graph: {rows}")
     assert results, rows
     return results
 

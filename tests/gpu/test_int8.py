@@ -47,6 +47,8 @@ def test_int8_convolution_equals_reference_or_is_rejected_when_operands_are_not_
         check_layer(case, place)
     except NotSupportedError as error:
         given = (*case.operands, *case.outs.values())
+        if _lib.load().kind != "full" and "heuristics have no engine for this graph" in str(error):
+            return
         assert {one.view for one in given if one} != {"packed"}, error
         assert "an operand is not contiguous" in str(error)
 
