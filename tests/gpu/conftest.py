@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from hypothesis import settings
 
 import cudnn_ct as ct
 from cudnn_ct import _lib, testing
@@ -23,16 +24,23 @@ from tests.spread import use_gpu
 from tests.strategies import Place
 from tests.strategies import own as place
 
-__all__ = ["captured", "library", "own_stream", "place"]
+__all__ = ["captured", "examples", "library", "own_stream", "place"]
 
+COMPILES = False  # whether this cuDNN compiles a kernel for nearly each problem
 if "CUDNN_CT_LIBRARY" in os.environ:
     with contextlib.suppress(ct.CudnnError, ImportError):
         # Before a test imports PyTorch, which then uses this cuDNN instead of its own.
-        if _lib.load().kind == "jit":  # without engines, importing PyTorch would end the process
+        COMPILES = _lib.load().kind == "jit"
+        if COMPILES:  # without engines, importing PyTorch would end the process
             importlib.import_module("torch").backends.cudnn.enabled = False
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     use_gpu(int(worker.removeprefix("gw")))
+
+
+def examples(most: int) -> int:
+    """Return how many calls a test draws on a GPU: an eighth if each of them compiles a kernel."""
+    return max(most // 8 if COMPILES else most, settings.default.max_examples)
 
 
 # Commands, pages, rejections, C functions, and calls that are made once. Only repeated calls are replayed.

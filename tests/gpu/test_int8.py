@@ -15,11 +15,11 @@ from tests.conv_cases import int8_cases
 from tests.layers import LayerCase, Tensor, check_layer
 from tests.strategies import VIEWS, placing
 
-from .conftest import place
+from .conftest import examples, place
 
 SUMS = ("int32", "float32")
 LAYOUTS = ("nchw", "nhwc")
-EXAMPLES = max(200, settings.default.max_examples)
+EXAMPLES = examples(200)
 
 
 def any_bytes(*shape: int, seed: int = 0) -> np.ndarray:

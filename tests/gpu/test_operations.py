@@ -11,10 +11,10 @@ from tests.layers import LayerCase, check_layer
 from tests.norm_cases import norm_cases
 from tests.op_cases import CASES, OpCase
 
-from .conftest import place
+from .conftest import examples, place
 
 pytestmark = pytest.mark.usefixtures("leave_memory_to_others")
-EXAMPLES = max(400, settings.default.max_examples)
+EXAMPLES = examples(400)
 
 
 # Most calls of these compile a kernel: test_graph_operations and test_conv_fusions have fewer of them.

@@ -16,9 +16,9 @@ from tests.layers import compare
 from tests.rnn_cases import TOLERANCE, RNNCase, check_passes, check_weights, network, passes
 from tests.strategies import placing
 
-from .conftest import captured, library, own_stream, place
+from .conftest import captured, examples, library, own_stream, place
 
-EXAMPLES = max(200, settings.default.max_examples)
+EXAMPLES = examples(200)
 
 
 def lstm(dtype: str = "float64", **options: Any) -> RNNSpec:

@@ -13,7 +13,7 @@ from cudnn_ct.errors import NotSupportedError
 from tests.fusion_cases import training_fusion_cases
 from tests.layers import LayerCase, check_layer
 
-from .conftest import place
+from .conftest import examples, place
 
 torch = pytest.importorskip("torch")
 # These need torch.
@@ -25,7 +25,7 @@ functional = torch.nn.functional
 pytestmark = pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too")
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(case=training_fusion_cases())
 def test_fusion_of_training_equals_reference(case: LayerCase) -> None:
     check_layer(case, place)
