@@ -14,18 +14,21 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, reject, settings
+from hypothesis.errors import Unsatisfiable
 
 import cudnn_ct as ct
 from cudnn_ct import _lib, testing
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError, VersionMismatchError
+from tests.layers import LayerCase, check_layer
 from tests.mixed import own_stream
 from tests.spread import use_gpu
 from tests.strategies import Place
 from tests.strategies import own as place
 
-__all__ = ["captured", "examples", "library", "own_stream", "place"]
+__all__ = ["captured", "check_drawn", "examples", "library", "own_stream", "place"]
 
+PHASES = tuple(phase for phase in Phase if phase not in (Phase.shrink, Phase.explain))
 COMPILES = False  # whether this cuDNN compiles a kernel for nearly each problem
 if "CUDNN_CT_LIBRARY" in os.environ:
     with contextlib.suppress(ct.CudnnError, ImportError):
@@ -38,9 +41,26 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     use_gpu(int(worker.removeprefix("gw")))
 
 
+if COMPILES:
+    settings.register_profile(
+        "small", settings(), max_examples=10, suppress_health_check=list(HealthCheck), phases=PHASES
+    )
+    settings.load_profile("small")
+
+
 def examples(most: int) -> int:
-    """Return how many calls a test draws on a GPU: an eighth if each of them compiles a kernel."""
-    return max(most // 8 if COMPILES else most, settings.default.max_examples)
+    """Return how many calls a test draws on a GPU: few if each of them compiles a kernel."""
+    return max(most // 20 if COMPILES else most, settings.default.max_examples)
+
+
+def check_drawn(case: LayerCase, tolerance: float | None = None) -> None:
+    """Check a drawn call; another is drawn for one that a set of a few libraries does not support."""
+    try:
+        check_layer(case, place, tolerance)
+    except (NotSupportedError, VersionMismatchError):
+        if not COMPILES:
+            raise
+        reject()
 
 
 # Commands, pages, rejections, C functions, and calls that are made once. Only repeated calls are replayed.
@@ -74,6 +94,10 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
         if _lib.load().kind == "full" or not all(map(is_rejection, leaves(error))):
             raise
         pytest.skip(f"cuDNN {_lib.load().version_text} does not support it: {str(error)[:200]}")
+    except Unsatisfiable:
+        if not COMPILES:
+            raise
+        pytest.skip(f"cuDNN {_lib.load().version_text} supports none of the drawn calls")
 
 
 def leaves(error: Exception) -> Iterator[Exception]:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 import cudnn_ct as ct
-from tests.layers import LayerCase, check_layer, scaled_conv_cases
+from tests.layers import LayerCase, scaled_conv_cases
 
-from .conftest import place
+from .conftest import check_drawn
 
 torch = pytest.importorskip("torch")
 # These need torch.
@@ -38,7 +38,7 @@ LAST = {3: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_la
 @given(case=scaled_conv_cases())
 def test_conv_scale_bias_activation_equals_reference(case: LayerCase) -> None:
     exact = case.keywords["activation"] in ("identity", "relu", "clipped_relu")
-    check_layer(case, place, None if exact else 2e-5)  # engines that are compiled approximate the others
+    check_drawn(case, None if exact else 2e-5)  # engines that are compiled approximate the others
 
 
 def last(tensor: Any) -> Any:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.layers import LayerCase, check_layer
+from tests.layers import LayerCase
 from tests.matmul_cases import matmul_cases
 from tests.row_norm_cases import row_norm_cases
 from tests.tensor_cases import REDUCTIONS
 
-from .conftest import place
+from .conftest import check_drawn, examples
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -32,19 +32,19 @@ pytestmark = [
     pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too"),
 ]
 
-EXAMPLES = 30  # most of them compile a kernel, which takes a second
+EXAMPLES = examples(30)  # most of them compile a kernel, which takes a second
 
 
 @settings(max_examples=EXAMPLES)
 @given(case=matmul_cases())
 def test_matmul_equals_reference(case: LayerCase) -> None:
-    check_layer(case, place)
+    check_drawn(case)
 
 
 @settings(max_examples=EXAMPLES)
 @given(case=row_norm_cases())
 def test_normalisation_of_rows_equals_reference(case: LayerCase) -> None:
-    check_layer(case, place)
+    check_drawn(case)
 
 
 def randn(*shape: int, dtype: Any = torch.float32, seed: int = 0) -> Any:

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.causal_cases import NEWER
-from tests.layers import LayerCase, check_layer
+from tests.layers import LayerCase
 from tests.norm_cases import norm_cases
 from tests.op_cases import CASES, OpCase
 
-from .conftest import examples, place
+from .conftest import check_drawn, examples
 
 pytestmark = pytest.mark.usefixtures("leave_memory_to_others")
 EXAMPLES = examples(400)
@@ -28,11 +28,11 @@ ROWS = [row for row in CASES[1:] if row.operations[0] not in (*COMPILED, *ELSEWH
 @given(data=st.data())
 def test_operation_equals_reference(row: OpCase, data: st.DataObject) -> None:
     """Not all algorithms of convolutions compute sums exactly: tests/oracle and test_algorithms have them."""
-    check_layer(data.draw(row.calls), place)
+    check_drawn(data.draw(row.calls))
 
 
 @settings(max_examples=EXAMPLES)
 @given(case=norm_cases(dtypes=("float16", "bfloat16"), channels=(4, 8, 16), batches=(2, 8, 33)))
 def test_batch_norm_equals_reference_when_channels_have_fused_kernels(case: LayerCase) -> None:
     """Half precision, channels last, a multiple of 4 channels."""
-    check_layer(case, place)
+    check_drawn(case)

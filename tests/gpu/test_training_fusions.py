@@ -11,9 +11,9 @@ import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct.errors import NotSupportedError
 from tests.fusion_cases import training_fusion_cases
-from tests.layers import LayerCase, check_layer
+from tests.layers import LayerCase
 
-from .conftest import examples, place
+from .conftest import check_drawn, examples
 
 torch = pytest.importorskip("torch")
 # These need torch.
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not ct.config.replay, reason="first calls run wi
 @settings(max_examples=examples(200))
 @given(case=training_fusion_cases())
 def test_fusion_of_training_equals_reference(case: LayerCase) -> None:
-    check_layer(case, place)
+    check_drawn(case)
 
 
 TRAINED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
