@@ -19,8 +19,9 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.stored import choice_key
 from cudnn_ct.legal import rules
-from cudnn_ct.ops import pooling
+from cudnn_ct.ops import activation, pooling
 from cudnn_ct.ops.conv import training
+from cudnn_ct.ops.reduce import graph
 from cudnn_doctor.read.libraries import SUBLIBRARIES, part_of_header
 from tests.jit_cases import BY_GRAPHS, OTHERS, failures
 from tests.strategies import lay_out, own, shifted
@@ -325,6 +326,22 @@ def test_selftest_skips_what_needs_another_library(jit: FakeCudnn) -> None:
     assert {row.verdict for row in rows} == {"ok", "skipped"}
     needs = "which the JIT wheel lacks (3009)"
     assert not [row for row in rows if row.verdict == "skipped" and needs not in row.detail]
+
+
+def test_each_compiled_plan_runs(jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An implementation that needs C calls after its graph is given up before it compiles."""
+    for module in (activation, graph):
+        monkeypatch.setattr(module, "MIN_ELEMENTS", 2)
+    x = ct.asarray(random(64, 64), "float16")
+    for call in (
+        lambda: ct.activation(x, mode="swish", coefficient=1),
+        lambda: ct.reduce(x, op="norm2", axis=1),
+        lambda: ct.reduce(x, op="norm1", axis=0),
+        lambda: ct.reduce(x, op="average"),
+    ):
+        compiled, ran = jit.compilations, len(jit.executed)
+        call()
+        assert jit.compilations - compiled == len(jit.executed) - ran > 0
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_the_engine_that_runs_from_a_file_computes_the_reference(
     imported = {entry.key for entry in decode(plans.read_bytes()) if isinstance(entry, StoredPlan)}
     for verify in (False, True):
         plan_store().clear()
-        assert ct.import_plans(plans, verify=verify) == (8 if _lib.load().kind == "jit" else 4)
+        assert ct.import_plans(plans, verify=verify) == (6 if _lib.load().kind == "jit" else 4)
         with ct.record_plans() as recorded:
             check_calls()
         assert set(recorded.plans) == imported  # no plan was compiled here

@@ -10,6 +10,7 @@ from math import gcd
 from typing import NamedTuple
 
 from ..._config import config
+from ..._lib import load
 from ...certify.determinism import why_varying
 from ...context import Context
 from ...dtypes import DTYPES
@@ -166,9 +167,12 @@ ORDER = {"rows": (0, 1, 2), "columns": (2, 1, 0), "": (1, 2, 0)}
 
 
 def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
-    """Return a plan for a large contiguous array that is a :class:`MatrixView`, or None."""
+    """Return a plan for a large contiguous array that is a :class:`MatrixView`, or None.
+
+    Without C functions, which apply factors, roots and conversions, formulas take its place.
+    """
     x, y, form = problem.x, problem.kept, FORMS.get(problem.op)
-    if form is None or problem.indices or DTYPES[x.dtype].accumulate != "float32":
+    if load().lacks("ops") or form is None or problem.indices or DTYPES[x.dtype].accumulate != "float32":
         return None
     if x.size < MIN_ELEMENTS or x.size > INT_MAX or not config.allow_runtime_compilation:
         return None
