@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..dtypes import DTYPES
 from ..plans.base import Plan
+from ..plans.elementwise import duplicate_plan
+from ..plans.program import Program, Step, chained
 from ..plans.tiling import sliced
 from ..shapes.specs import TensorSpec
 
@@ -19,11 +21,13 @@ def pixels(count: int, channels: int, dtype: str) -> TensorSpec:
 
 
 def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
-    """Return a plan for contiguous arrays; ``make`` returns a plan for images of pixels.
+    """Return a plan for contiguous arrays, the result last; ``make`` returns a plan for images of pixels.
 
     A remainder of fewer elements than a pixel has is a call of its own. No engine supports a single element,
-    so a remainder of one joins the last pixel.
+    so a remainder of one joins the last pixel, and one alone is computed beside another.
     """
+    if specs[0].size == 1:
+        return _beside_another(make(*(pixels(1, 2, spec.dtype) for spec in specs)), specs)
     whole, rest = divmod(specs[0].size, CHANNELS)
     if rest == 1 and whole:
         whole, rest = whole - 1, rest + CHANNELS
@@ -33,3 +37,13 @@ def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
         plan = make(*(pixels(count, channels, spec.dtype) for spec in specs))
         pieces.append((plan, tuple(start * DTYPES[spec.dtype].itemsize for spec in specs)))
     return pieces[0][0] if len(pieces) == 1 else sliced(pieces)
+
+
+def _beside_another(plan: Plan, specs: Sequence[TensorSpec]) -> Program:
+    """Return a plan for single elements from that for pairs, of which the second elements are not used."""
+    pairs = [TensorSpec.packed((2,), spec.dtype) for spec in specs]
+    last, count = len(specs) - 1, len(specs)
+    alone = [duplicate_plan(TensorSpec.packed((1,), spec.dtype)) for spec in specs]
+    given = [Step(alone[place], (place, count + place)) for place in range(last)]
+    steps = [*given, Step(plan, tuple(range(count, 2 * count))), Step(alone[last], (count + last, last))]
+    return chained(pairs, steps)

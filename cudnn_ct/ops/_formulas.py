@@ -44,10 +44,7 @@ def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "i
     Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
     """
     packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
-    # No engine supports a single element: it is converted together with the unused one behind it.
-    copies = [
-        spec if spec.size != 1 else TensorSpec.packed((2,), spec.dtype) for spec in (packed_x, packed_y)
-    ]
+    copies = packed_x, packed_y
     convert = in_pixels(lambda a, b: first_plan(conversion_graph(a, b, mode), context), *copies)
     steps = [
         Step(copy_plan(x, packed_x), (0, 2)),
@@ -81,12 +78,11 @@ def in_one_order(*specs: TensorSpec) -> bool:
 def elementwise_plan(mode: str, specs: tuple[TensorSpec, ...], context: Context) -> Plan | None:
     """Return a plan of a pointwise node of one or two operands and the result.
 
-    None for operands that are not ``in_one_order``, for other dtypes, and for a single element, which no
-    engine supports. The engine is compiled when the plan is made.
+    None for other dtypes, and operands that are not ``in_one_order``. The engine is compiled with the plan.
     """
     if not in_one_order(*specs) or not config.allow_runtime_compilation:
         return None
-    if not 2 <= specs[0].size <= INT_MAX or not {spec.dtype for spec in specs} <= set(DTYPES_OF_ENGINES):
+    if not 1 <= specs[0].size <= INT_MAX or not {spec.dtype for spec in specs} <= set(DTYPES_OF_ENGINES):
         return None
     return in_pixels(lambda *pixels: first_plan(elementwise_graph(mode, *pixels), context), *specs)
 
@@ -194,13 +190,15 @@ def total(term: Term, op: str = "sum") -> Term:
 class Formulas:
     """The steps of formulas on a matrix; pointers are those of a run, then of temporaries.
 
-    ``given`` is the number of pointers of a run. No engine takes a single element, so vectors of one element
-    have temporaries of two, and the second element is not used.
+    ``given`` is the number of pointers of a run. No engine takes a single element, so vectors and matrices of
+    one element have temporaries of two, and the second element is not used.
     """
 
     def __init__(self, matrix: Matrix, given: int, context: Context) -> None:
-        self._matrix, self._given, self._context = matrix, given, context
-        self._size = matrix.rows * matrix.columns
+        self._single = matrix.rows * matrix.columns == 1
+        self._matrix = Matrix(1, 2, "columns") if self._single else matrix
+        self._given, self._context = given, context
+        self._size = self._matrix.rows * self._matrix.columns
         self._temporaries: list[TensorSpec] = []
         self._steps: list[Step] = []
         self._places: dict[Term, int] = {}
@@ -208,7 +206,7 @@ class Formulas:
     def tensor(self, place: int, dtype: str, *, vector: bool = False) -> Term:
         """Return an operand of a run, or a result that was stored."""
         term = Term("", vector=vector, dtype=dtype)
-        if vector and self._matrix.length == 1:
+        if self._single or (vector and self._matrix.length == 1):
             given, place = place, self._temporary(2, dtype)
             self._steps.append(Step(duplicate_plan(TensorSpec.packed((1,), dtype)), (given, place)))
         self._places[term] = place
@@ -216,7 +214,7 @@ class Formulas:
 
     def store(self, term: Term, place: int, dtype: str) -> Term:
         """Compute a formula into an operand of a run; return it as stored."""
-        if not term.vector or self._matrix.length > 1:
+        if not self._single and (not term.vector or self._matrix.length > 1):
             return self._compute(term, place, dtype)
         made = self.kept(term, dtype)
         self._steps.append(Step(duplicate_plan(TensorSpec.packed((1,), dtype)), (self._places[made], place)))

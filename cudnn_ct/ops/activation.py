@@ -154,7 +154,7 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
     first, spec, legacy = tensors[0], problem.params, not load().lacks("ops")
     if not in_one_order(*tensors) or not spec.propagate_nan or not config.allow_runtime_compilation:
         return None
-    if not (MIN_ELEMENTS if legacy else 2) <= first.size <= INT_MAX:  # engines do not take one element
+    if not (MIN_ELEMENTS if legacy else 1) <= first.size <= INT_MAX:
         return None
     if spec.mode == "identity" and not legacy:
         place = len(tensors) - 2  # of x, or of dy

@@ -295,8 +295,6 @@ def _with_nan(plan: Plan, x: Tensor, y: Tensor, how: dict[str, Any], context: Co
 
     The average of magnitudes is NaN only if one of them is, and its tanh is finite: times 0 it is 0 or NaN.
     """
-    if x.spec.size == 1:
-        return copy_plan(x.spec, y.spec)
     average = how | {
         "mode": _GRAPH_MODES["average_exc_pad"],
         "padding_mode": "zero_pad",
@@ -304,9 +302,6 @@ def _with_nan(plan: Plan, x: Tensor, y: Tensor, how: dict[str, Any], context: Co
     }
     magnitudes, means = Tensor(3, x.spec), Tensor(4, y.spec)
     mean = Graph((node("resample_forward", xdesc=magnitudes, ydesc=means, **average),), (magnitudes, means))
-    # No engine computes a single element: it is computed together with the unused one behind it.
-    single = y.spec.size == 1
-    result = TensorSpec.packed((2,), y.spec.dtype) if single else y.spec
 
     def each(graph: Callable[..., Graph], *specs: TensorSpec) -> Plan:
         return in_pixels(lambda *pixels: first_plan(graph(*pixels), context), *specs)
@@ -315,11 +310,9 @@ def _with_nan(plan: Plan, x: Tensor, y: Tensor, how: dict[str, Any], context: Co
         Step(plan, (0, 4)),
         Step(each(partial(elementwise_graph, "abs"), x.spec, x.spec), (0, 2)),
         Step(first_plan(mean, context), (2, 3)),
-        Step(each(_nan_of, result, result, result), (3, 4, 5 if single else 1)),
-        *[Step(copy_plan(y.spec, y.spec), (5, 1))] * single,
+        Step(each(_nan_of, y.spec, y.spec, y.spec), (3, 4, 1)),
     ]
-    temporaries = [magnitudes.spec, result, result, *[result] * single]
-    return chained(temporaries, steps, about="{}, then NaN", main=plan)
+    return chained([x.spec, y.spec, y.spec], steps, about="{}, then NaN", main=plan)
 
 
 def _nan_of(means: TensorSpec, most: TensorSpec, result: TensorSpec) -> Graph:

@@ -269,7 +269,7 @@ def transformed_by_graph(problem: LayerProblem[None], context: Context) -> Plan 
 
 def _matrix_of(*specs: TensorSpec) -> Matrix | None:
     """Return the matrix that contiguous tensors are for elementwise formulas; None if they are not."""
-    fits = 1 < specs[0].size <= INT_MAX and {spec.shape for spec in specs} == {specs[0].shape}
+    fits = 1 <= specs[0].size <= INT_MAX and {spec.shape for spec in specs} == {specs[0].shape}
     return matrix_of(specs, [TensorSpec.packed((1,) * len(specs[0].shape))]) if fits else None
 
 

@@ -18,7 +18,8 @@ Tensors = tuple[dict[int, int], dict[int, np.ndarray]]
 
 
 def elementwise(function: Callable[..., float]) -> Callable[..., np.ndarray]:
-    return np.vectorize(function, otypes=[np.float64])
+    """Return a function of arrays; elements that nothing uses may have any value."""
+    return np.errstate(all="ignore")(np.vectorize(function, otypes=[np.float64]))
 
 
 def gelu(x: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,37 @@ def test_selftest_skips_what_needs_another_library(jit: FakeCudnn) -> None:
     assert {row.verdict for row in rows} == {"ok", "skipped"}
     needs = "which the JIT wheel lacks (3009)"
     assert not [row for row in rows if row.verdict == "skipped" and needs not in row.detail]
+
+
+ALONE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "relu": lambda lib, x, _: lib.activation(x),
+    "gradient of tanh": lambda lib, x, y: lib.activation_backward(
+        y, x, lib.activation(x, mode="tanh"), mode="tanh"
+    ),
+    "sum": lambda lib, x, y: lib.add(x, y),
+    "product": lambda lib, x, y: lib.op_tensor(x, y, op="mul"),
+    "maximum": lambda lib, x, y: lib.op_tensor(x, y, op="max"),
+    "float16": lambda lib, x, _: lib.transform(x, dtype="float16"),
+    "softmax": lambda lib, x, _: lib.softmax(x),
+    "gradient of softmax": lambda lib, x, y: lib.softmax_backward(y, lib.softmax(x)),
+    "norm": lambda lib, x, _: lib.reduce(x, op="norm2"),
+    "instance norm": lambda lib, x, y: lib.instance_norm(x, *[vector(lib, y)] * 2).y,
+    "maximum of a window": lambda lib, x, _: lib.pool(x, window=1),
+}
+
+
+def vector(lib: Any, x: Any) -> Any:
+    return lib.transform(x.reshape((1,)), dtype="float32")
+
+
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_operation_of_a_single_element_equals_reference(jit: FakeCudnn, name: str, dtype: str) -> None:
+    """No engine computes a single element: it is computed beside another."""
+    x, y = (np.full((1, 1, 1, 1), value, dtype) for value in (0.5, -2))
+    found = ALONE[name](ct, ct.asarray(x), ct.asarray(y))
+    wanted = ALONE[name](ct.reference, x, y)
+    np.testing.assert_allclose(found.numpy().astype("f"), wanted.astype("f"), rtol=1e-3)
 
 
 def test_each_compiled_plan_runs(jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ def test_in_pixels_computes_the_remainder_behind_the_whole_pixels() -> None:
         def run(self, context: Any, pointers: Any, alpha: float, beta: float) -> None:
             seen.append(tuple(pointers))
 
-    def pieces(size: int) -> list[TensorSpec]:
+    def pieces(size: int, run: bool = True) -> list[TensorSpec]:
         seen.clear()
         images: list[TensorSpec] = []
         specs = [TensorSpec.packed((size,), dtype) for dtype in ("float16", "float32")]
@@ -229,14 +229,16 @@ def test_in_pixels_computes_the_remainder_behind_the_whole_pixels() -> None:
             images.append(pair[0])
             return cast(Plan, Recorded())
 
-        pixels.in_pixels(make, *specs).run(cast(Context, None), (0x10000, 0x20000), 1, 0)
+        plan = pixels.in_pixels(make, *specs)
+        if run:
+            plan.run(cast(Context, None), (0x10000, 0x20000), 1, 0)
         return images
 
     assert [image.shape for image in pieces(3000)] == [(2, 1024, 1, 1), (1, 952, 1, 1)]
     assert seen == [(0x10000, 0x20000), (0x10000 + 2 * 2048, 0x20000 + 4 * 2048)]
     assert [image.shape for image in pieces(3 * 1024 + 1)] == [(2, 1024, 1, 1), (1, 1025, 1, 1)]
     assert [image.shape for image in pieces(1025)] == [(1, 1025, 1, 1)]
-    assert [image.shape for image in pieces(1)] == [(1, 1, 1, 1)]
+    assert [image.shape for image in pieces(1, run=False)] == [(1, 2, 1, 1)]  # beside another element
 
 
 # --- values, sub-graphs and ragged tensors -----------------------------------------------------------------

@@ -51,7 +51,7 @@ _PASSES: dict[str, tuple[ReduceOp, ReduceOp]] = {"norm1": ("norm1", "add"), "ama
 def reduction_by_formulas(problem: ReduceProblem, context: Context) -> Plan | None:
     """Return a plan for contiguous arrays whose reduced axes are rows or columns of matrices, or both."""
     x, y, indices = problem.x, problem.kept, problem.indices
-    if not 2 <= problem.terms <= (MAX_POSITIONS if indices else INT_MAX) or problem.op not in (
+    if not 1 <= problem.terms <= (MAX_POSITIONS if indices else INT_MAX) or problem.op not in (
         *_SUMS,
         *_EXTREMES,
     ):
