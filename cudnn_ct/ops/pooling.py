@@ -257,6 +257,8 @@ def pooling_by_graphs(problem: Problem, context: Context) -> Plan | None:
     if len(window) == 1:
         window, padding, stride = (1, *window), ((0, 0), *padding), (1, *stride)
     before, after = zip(*padding, strict=True)
+    if prod(window) == 1 and not largest:
+        mode = "average_exc_pad"  # the same, and compiles for bfloat16, too
     how: dict[str, Any] = {
         "mode": _GRAPH_MODES[mode], "comp_type": "float32", "spatial_dims": len(window),
         "padding_mode": "neg_inf_pad" if largest else "zero_pad",

@@ -135,12 +135,13 @@ def zero_or_scale(spec: TensorSpec) -> Program:
         return Program(Steps((), ()), about=about)
     # cudnnSetTensor does not support int32, whose zero has the same bits; int32 is never scaled.
     spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
-    # Zeros are set, because scaling by 0 keeps NaN.
-    zero = [Step(elementwise.fill_plan(spec, 0.0), (-1,))]
-    variants = Variants(lambda _, alpha, beta: beta == 0, lambda _: Steps((), zero))  # noqa: ARG005
-    return Program(
-        Steps((), [Step(elementwise.scale_plan(spec), (-1,), BETA)]), variants=variants, about=about
+    # Zeros are set, because scaling by 0 keeps NaN. Not every cuDNN can scale: that plan is made when needed.
+    zero = Steps((), [Step(elementwise.fill_plan(spec, 0.0), (-1,))])
+    variants = Variants(
+        lambda _, alpha, beta: beta != 0,  # noqa: ARG005
+        lambda _: Steps((), [Step(elementwise.scale_plan(spec), (-1,), BETA)]),
     )
+    return Program(zero, variants=variants, about=about)
 
 
 def zero_results(specs: Sequence[TensorSpec]) -> Program:

@@ -329,6 +329,17 @@ def test_selftest_skips_what_needs_another_library(jit: FakeCudnn) -> None:
     assert not [row for row in rows if row.verdict == "skipped" and needs not in row.detail]
 
 
+def test_sums_without_terms_are_zeros(jit: FakeCudnn) -> None:
+    """A plan for factors, which are C calls, is made for calls with factors alone."""
+    x, dy = ct.zeros((0, 3, 6, 6)), ct.zeros((0, 4, 4, 4))
+    dw = ct.full((4, 3, 3, 3), np.nan)
+    ct.conv_backward_filter(dy, x, w_shape=(4, 3, 3, 3), out=dw)
+    assert not dw.numpy().any()
+    assert not ct.reduce(x, axis=0).numpy().any()
+    with pytest.raises(NotSupportedError, match="the JIT wheel lacks"):
+        ct.conv_backward_filter(dy, x, w_shape=(4, 3, 3, 3), beta=2, out=dw)
+
+
 ALONE: dict[str, Callable[[Any, Any, Any], Any]] = {
     "relu": lambda lib, x, _: lib.activation(x),
     "gradient of tanh": lambda lib, x, y: lib.activation_backward(

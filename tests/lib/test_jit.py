@@ -124,6 +124,12 @@ def test_compile_makes_plans_whose_keys_have_the_set(folder: Path, tmp_path: Pat
     assert answer(folder, code) == count
 
 
+def test_drawn_calls_have_engines(folder: Path) -> None:
+    """The same calls each time; `tests.planned_calls` draws others."""
+    done = ran(folder, "-m", "tests.planned_calls", "--seed", "103", "--examples", "40", cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_page_lists_the_operations_that_this_set_plans(folder: Path) -> None:
     stored = json.loads(RESULTS.read_text())
     operations, dtype = ("pool", "softmax", "instance_norm_backward", "batch_norm_finalize", "lrn"), "float16"
