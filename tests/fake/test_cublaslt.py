@@ -486,6 +486,15 @@ def test_each_device_has_its_own_handle(lt: FakeCublasLt) -> None:
     assert lt.calls["Create"] == 2
 
 
+def test_autotuning_does_without_a_handle_for_which_memory_is_short(lt: FakeCublasLt) -> None:
+    lt.fail["Create"] = 3
+    a, b = halves((4, 8), (8, 5))
+    y = ct.matmul(a, b, algo="autotune")
+    np.testing.assert_array_equal(y.numpy(), a.numpy() @ b.numpy())
+    assert lt.calls["Create"] > 0
+    assert "cublaslt" not in chosen()
+
+
 def test_handle_of_a_thread_that_ended_serves_another_thread(lt: FakeCublasLt) -> None:
     a, b = halves((4, 8), (8, 5))
     want = a.numpy() @ b.numpy()

@@ -22,7 +22,7 @@ from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...cuda import stream as streams
 from ...dtypes import GRAPH_DTYPES
-from ...errors import BadParamError, NotInitializedError, NotSupportedError
+from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
 from ...graph.offline import ShapesOnly, target_of
 from ...legal.rules import others_first
 from ...plans.base import Candidate, Heuristic, NotChosen, Plan, tensors_of
@@ -302,7 +302,7 @@ def _rows(problem: MatmulProblem, context: Context, count: int, limit: int) -> l
     if lt is not None:
         try:
             found = _Product(lt, problem).algorithms(_handle(lt, context), count, limit)
-        except (NotSupportedError, BadParamError, NotInitializedError) as error:
+        except (NotSupportedError, BadParamError, NotInitializedError, AllocationError) as error:
             reason = str(error)
         else:
             math = "tensor_op" if problem.tensor_cores else "fma"
