@@ -200,19 +200,36 @@ _known_tensors = BoundedDict(MAX_KNOWN)
 def guard_of(tensors: Sequence[Any]) -> Callable[..., bool] | None:
     """Return a function of tensors: whether they have the attributes of these.
 
-    The check of torch's compiler takes a tenth of the time of reading them. None without it, and if a tensor
-    is given twice. The shapes of all tensors are read before: the check does not take tensors without one.
+    The check of torch's compiler takes a tenth of the time of reading them. None without it. Tensors that are
+    given more than once must be so in both. The shapes of all tensors are read before: the check does not
+    take tensors without one.
     """
-    if len({*map(id, tensors)}) < len(tensors):
-        return None
-    shapes, strides = [list(one.shape) for one in tensors], [list(one.stride()) for one in tensors]
+    first: dict[int, int] = {}  # the place of each tensor
+    places = [first.setdefault(id(one), place) for place, one in enumerate(tensors)]
+    own = [tensors[place] for place in first.values()]
+    shapes, strides = [list(one.shape) for one in own], [list(one.stride()) for one in own]
     try:
         guards = sys.modules["torch"]._C._dynamo.guards.TensorGuards
-        made = guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
-        fits: Callable[..., bool] = made.check
+        made = guards(*own, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+        alone: Callable[..., bool] = made.check
+        fits = alone if len(own) == len(tensors) else _repeating(alone, places)
         return fits if fits(*tensors) else None
     except Exception:  # of any kind: another version of torch
         return None
+
+
+def _repeating(alone: Callable[..., bool], places: Sequence[int]) -> Callable[..., bool]:
+    """Return a function of tensors of which some are those at other places; ``alone`` takes the others."""
+    own = [place for place, first in enumerate(places) if place == first]
+    repeated = [(place, first) for place, first in enumerate(places) if place != first]
+
+    def fits(*tensors: Any) -> bool:
+        for place, first in repeated:
+            if tensors[place] is not tensors[first]:
+                return False
+        return alone(*[tensors[place] for place in own])
+
+    return fits
 
 
 class CuPy(Library):

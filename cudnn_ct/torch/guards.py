@@ -17,26 +17,19 @@ def check_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
     Tensors that are given more than once must be so in both.
     """
-    first: dict[int, int] = {}  # the place of each tensor
-    places = [first.setdefault(id(one), place) for place, one in enumerate(tensors)]
-    own, repeated = [*first.values()], [pair for pair in enumerate(places) if pair[0] != pair[1]]
-    fits = guard_of([tensors[place] for place in own])
-    if fits is None:
-        known = [*map(_attributes, tensors)]
-        return lambda *others: [*map(_attributes, others)] == known
-    if not repeated:
+    fits = guard_of(tensors)
+    if fits is not None:
         return fits
-
-    def check(*others: torch.Tensor) -> bool:
-        for place, original in repeated:
-            if others[place] is not others[original]:
-                return False
-        return fits(*[others[place] for place in own])
-
-    return check
+    known = _attributes(tensors)
+    return lambda *others: _attributes(others) == known
 
 
-def _attributes(one: torch.Tensor) -> tuple[Any, ...]:
+def _attributes(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
+    first: dict[int, int] = {}  # the place of each tensor
+    return [(first.setdefault(id(one), place), *_of_one(one)) for place, one in enumerate(tensors)]
+
+
+def _of_one(one: torch.Tensor) -> tuple[Any, ...]:
     if one.layout is not torch.strided:
         return (object(),)  # equal to no other
     states = one.is_neg(), one.requires_grad, one.is_inference()

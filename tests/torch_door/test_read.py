@@ -92,6 +92,7 @@ def test_known_tensors_are_read_as_others() -> None:
     for _ in range(3000):
         names = draw.choices(list(TENSORS)[: draw.choice((3, len(TENSORS)))], k=draw.randint(1, 4))
         operands = [TENSORS[name]() for name in names]
+        operands += [draw.choice(operands)] * (draw.random() < 0.3)  # given twice
         outs = [
             TENSORS[draw.choice(("plain", "batch", "aligned"))]() if draw.random() < 0.6 else None
             for _ in range(draw.randint(1, 2))
@@ -116,19 +117,27 @@ def test_tensors_with_known_attributes_are_not_read_one_by_one(read: list[Any]) 
     assert len(read) == 3
 
 
-def test_no_guard_is_made_for_a_tensor_that_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would fit no call, and each call would make one."""
-    x, made = torch.randn(2, 3), []
+def test_a_tensor_that_is_given_twice_is_known_where_it_is_given_twice(
+    read: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
     guards = torch._C._dynamo.guards
     real = guards.TensorGuards
     monkeypatch.setattr(
         guards, "TensorGuards", lambda *given, **how: (made.append(1), real(*given, **how))[1]
     )
-    for _ in range(3):
-        assert read_arrays([x], [x], None) is not None
-    assert not made
-    assert read_arrays([x], [x.clone()], None) is not None
-    assert made
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    calls = ((x, x, y), (x, y, x), (x, y, y), (x, y, x.clone()), (x, x, x))
+    for number, (first, second, out) in enumerate(calls, 1):
+        read.clear()
+        for _ in range(3):
+            assert read_arrays([first, second], [out], None) is not None
+        assert (len(made), len(read)) == (number, 3), number
+    for first, second, out in calls:
+        read.clear()
+        _, found = facts_of(read_arrays([first, second], [out], None))[1:3]
+        assert found[:2] == [first.data_ptr(), second.data_ptr()]
+        assert not read
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
