@@ -123,8 +123,7 @@ class PyTorch(Library):
             _known_tensors[place] = [made, *_known_tensors.get(place, ())[: MAX_LAYOUTS - 1]]
 
     def device(self, array: Any) -> int:
-        found: int = array.get_device()
-        return found
+        return int(array.get_device())
 
     def owner(self, array: Any) -> object:
         return array.untyped_storage()
@@ -169,13 +168,9 @@ class PyTorch(Library):
         pool: object = torch.cuda.MemPool()
         stack.enter_context(torch.cuda.use_mem_pool(pool, stream.device))
         # Torch keeps a workspace of cuBLAS for each stream, which graphs of later captures would share.
-        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-        if clear is not None:
+        if (clear := getattr(torch._C, "_cuda_clearCublasWorkspaces", None)) is not None:
             stack.callback(clear)
         return pool
-
-
-_DTYPES_OF_TORCH = {"float8_e4m3": "float8_e4m3fn", "float8_e8m0": "float8_e8m0fnu"}
 
 
 def _records_gradients() -> bool:
@@ -225,15 +220,13 @@ class CuPy(Library):
 
     def read(self, array: Any) -> tuple[int, ArrayKey] | None:
         memory = array.data
-        pointer = memory.ptr
-        if not pointer:
+        if not (pointer := memory.ptr):
             return None
         aligned = not pointer & UNALIGNED
         return pointer, _key_of_cupy(array.shape, array.strides, array.dtype, memory.device_id, aligned)
 
     def device(self, array: Any) -> int:
-        found: int = array.data.device_id
-        return found
+        return int(array.data.device_id)
 
     def owner(self, array: Any) -> object:
         return array.data.mem
@@ -289,8 +282,7 @@ def imported() -> Iterator[Library]:
 
 def library_of(kind: type) -> Library | None:
     """Return the library of a type of arrays; None for a type that is not read by attributes."""
-    known = _known.get(kind)
-    if known is not None:
+    if (known := _known.get(kind)) is not None:
         return known
     for library in imported():
         try:

@@ -210,9 +210,8 @@ class TypedMemory:
 
     def record_use(self, stream: Stream) -> None:
         """Record that work on ``stream`` uses the memory, which is freed only after that work."""
-        if self.home is stream or self.home == stream:
-            return
-        self._known_uses().note(stream)
+        if self.home is not stream and self.home != stream:
+            self._known_uses().note(stream)
 
     def after_write(self, stream: Stream) -> None:
         """Record that ``stream`` wrote the contents, and make a foreign owner's stream wait for it.
