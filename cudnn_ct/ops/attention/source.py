@@ -15,10 +15,7 @@ from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
 from ...plans.workspace import nbytes_of, room_of
 from ...plans.wrappers import on_copies
 from ...shapes.attention import AttentionProblem
-from ...shapes.attention_rules import (
-    PaddingProblem,
-    like_axes,
-)
+from ...shapes.attention_rules import PaddingProblem, like_axes
 from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
@@ -50,8 +47,7 @@ def copy_into(context: Context, spec: TensorSpec, copy: TensorSpec) -> Plan:
             convert = cast_or_copy_plan(spec, converted)
         steps, source = [Step(convert, (0, 2))], 2
         temporaries, spec = [converted], converted
-    grown = _grown(spec, copy)
-    if grown:
+    if grown := _grown(spec, copy):
         steps.append(Step(fill_plan(copy, 0.0), (1,)))
     if any(spec.shape[axis] == 1 for axis in grown):
         steps.append(Step(op_tensor_of("add", copy, spec, copy), (1, source, 1)))
