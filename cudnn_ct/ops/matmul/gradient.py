@@ -159,8 +159,7 @@ def _product(
 
 def _flat(array: DeviceArray) -> TensorSpec | None:
     """Return the spec of a view of two axes, or None if there is none."""
-    rows = prod(array.shape[:-1])
-    return reshape_view(array.spec, (rows, array.shape[-1]))
+    return reshape_view(array.spec, (prod(array.shape[:-1]), array.shape[-1]))
 
 
 def _viewed(array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
