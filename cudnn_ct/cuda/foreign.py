@@ -17,9 +17,8 @@ from .._caches import BoundedDict
 from .._caller import INNER
 from ..dtypes import DTYPES, as_dtype
 from ..shapes.specs import UNALIGNED, TensorSpec
-from . import stream as streams
 from .array_key import ArrayKey, array_key
-from .stream import Stream, default_stream, intern_stream
+from .stream import LASTING, Stream, default_stream, intern_stream, known_stream
 
 
 class Library:
@@ -155,7 +154,7 @@ class PyTorch(Library):
         if (raw := getattr(torch._C, "_cuda_getCurrentRawStream", None)) is not None:
             if not (address := raw(device)):
                 return default_stream(device)
-            if (known := streams.known_stream(address, device, self.module)) is not None:
+            if (known := known_stream(address, device, self.module)) is not None:
                 return known
         stream = torch.cuda.current_stream(device)
         wraps_address = getattr(stream, "stream_id", None) == stream.cuda_stream  # it may be destroyed then
@@ -266,7 +265,7 @@ class Jax(Library):
 
 
 LIBRARIES: tuple[Library, ...] = (PyTorch(), CuPy(), Jax())
-streams.LASTING.update(library.module for library in LIBRARIES if library.has_streams)
+LASTING.update(library.module for library in LIBRARIES if library.has_streams)
 INNER.update(library.module for library in LIBRARIES)
 
 

@@ -13,8 +13,6 @@ from ..errors import NotSupportedError
 from . import driver as cuda
 from . import graph as graphs
 from . import stream as streams
-from .graph import Graph
-from .stream import Stream
 
 MAX_NODES = 1024  # of all replays of a device in this process; a node takes about 80 kB of device memory
 
@@ -23,7 +21,7 @@ class NoRoomError(NotSupportedError):
     """Replays that were launched lately have the nodes that a graph needs."""
 
 
-def capture(device: int, work: Callable[[Stream], object]) -> Graph:
+def capture(device: int, work: Callable[[streams.Stream], object]) -> graphs.Graph:
     """Capture the work that a function enqueues on a stream of this package, as an executable graph.
 
     Raises
@@ -62,7 +60,7 @@ def check_nodes(graph: object) -> int:
     return len(nodes)
 
 
-def launcher(graph: Graph, stream: Stream) -> Callable[[], int]:
+def launcher(graph: graphs.Graph, stream: streams.Stream) -> Callable[[], int]:
     """Return a function that launches a graph on a stream; it returns 0, or not 0 if nothing was launched.
 
     A stream that is being captured does not take a graph: its capture would have a graph as a node.
@@ -96,7 +94,7 @@ class Replay:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: graphs.Graph,
         launch: Callable[..., int],
         plan: Any,
         uses: object,
