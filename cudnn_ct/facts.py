@@ -73,11 +73,9 @@ class Fact(NamedTuple):
 @lru_cache(maxsize=512)
 def facts(kind: str, operation: str, target: Target) -> tuple[Fact, ...]:
     """Return the rows of a kind about an operation that apply to a target, the user's rows first."""
-    return tuple(
-        fact
-        for fact in _of_operation(kind, operation, target.version, target.libraries)
-        if target.capability is None or on_gpu(target.capability, fact.arch)
-    )
+    version, libraries, gpu = target
+    rows = _of_operation(kind, operation, version, libraries)
+    return tuple(fact for fact in rows if gpu is None or on_gpu(gpu, fact.arch))
 
 
 def on_gpu(capability: tuple[int, int], arch: Arch) -> bool:

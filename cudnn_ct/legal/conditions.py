@@ -318,10 +318,8 @@ def _selects_beside_vector(problem: Any) -> bool:
 
 def _clips_beside_product(problem: Any) -> bool:
     clips = ("relu_lower_clip", "relu_upper_clip")
-    clipped = any(
-        one.attribute("mode") == "relu_fwd" and any(one.attribute(name) is not None for name in clips)
-        for one in problem.nodes
-    )
+    cut = [one for one in problem.nodes if one.attribute("mode") == "relu_fwd"]
+    clipped = any(one.attribute(name) is not None for one in cut for name in clips)
     return clipped and _has_kind(problem, "matmul")
 
 

@@ -98,11 +98,8 @@ def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], ba
         return  # the problem reports it
     keys = v[2] * (given["page_table"].shape[-1] if "page_table" in given else 1)
     longest = {"lengths_q": q[2], "lengths_kv": keys}
-    checked = {
-        name: rules.sequence_lengths(in_host[name], longest[name], name)
-        for name in longest
-        if name in in_host
-    }
+    known = [name for name in longest if name in in_host]
+    checked = {name: rules.sequence_lengths(in_host[name], longest[name], name) for name in known}
     in_host |= checked
     for name, numbers in checked.items():
         if len(numbers) != q[0]:

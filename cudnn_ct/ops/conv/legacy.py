@@ -65,11 +65,9 @@ class ConvDescriptors:
             raise NotSupportedError(
                 f"w is not packed: got strides {problem.w.strides}, expected NCHW or NHWC"
             )
-        native = {
-            "x": descriptors.TensorDescriptor.cached(x),
-            "w": descriptors.FilterDescriptor.cached(FilterSpec(w.shape, w.dtype, layouts[0])),
-            "y": descriptors.TensorDescriptor.cached(y),
-        }
+        x_, y_ = map(descriptors.TensorDescriptor.cached, (x, y))
+        w_ = descriptors.FilterDescriptor.cached(FilterSpec(w.shape, w.dtype, layouts[0]))
+        native = {"x": x_, "w": w_, "y": y_}
         self.operands = itemgetter(*self.direction.operands)(native)
         self.in_c_order = itemgetter(*map(ROLES[problem.direction].operands.index, self.direction.operands))
         self.compute = problem.compute

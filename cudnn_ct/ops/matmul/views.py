@@ -97,11 +97,9 @@ def packed_operands(problem: MatmulProblem) -> MatmulProblem:
     if problem.residual:
         y = packed.get("y", problem.y)
         if packed.get("residual", problem.residual).strides != y.strides:
-            packed |= {
-                name: TensorSpec.packed(spec.shape, spec.dtype)
-                for name, spec in (("y", problem.y), ("residual", problem.residual))
-                if "nchw" not in spec.layouts
-            }
+            for name, spec in (("y", problem.y), ("residual", problem.residual)):
+                if "nchw" not in spec.layouts:
+                    packed[name] = TensorSpec.packed(spec.shape, spec.dtype)
     return problem._replace(**packed)
 
 
