@@ -12,26 +12,18 @@ from contextlib import suppress
 from importlib import import_module
 
 MODULES = ("_bindings.functions", "_bindings.enums", "ops.conv.conv")  # with their own imports: most modules
-
-
-class _Running:
-    """The thread of this process that imports; None before it starts, and after it has finished."""
-
-    def __init__(self) -> None:
-        self.thread: threading.Thread | None = None
-
-
-_running = _Running()
+_thread: threading.Thread | None = None  # that imports; None before it starts, and after it has finished
 
 
 def begin() -> None:
     """Start to import the modules, if some of them are missing."""
+    global _thread
     missing = [name for name in MODULES if f"{__package__}.{name}" not in sys.modules]
-    if missing and _running.thread is None:
+    if missing and _thread is None:
         thread = threading.Thread(target=_import, args=(missing,), name="cudnn_ct imports", daemon=True)
         with suppress(RuntimeError):  # no thread can be started: the modules are imported at their first use
             thread.start()
-            _running.thread = thread
+            _thread = thread
 
 
 def finish(timeout: float | None = None) -> None:
@@ -39,10 +31,11 @@ def finish(timeout: float | None = None) -> None:
 
     Callers wait before they import these modules themselves, and before a fork.
     """
-    thread = _running.thread
+    global _thread
+    thread = _thread
     if thread is not None and thread is not threading.current_thread():
         thread.join(timeout)
-        _running.thread = None
+        _thread = None
 
 
 def _import(names: list[str]) -> None:

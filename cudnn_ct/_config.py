@@ -20,8 +20,7 @@ from .errors import warn_caller
 def _boolean(text: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "on": True}
     words |= {"0": False, "false": False, "no": False, "off": False}
-    word = text.strip().lower()
-    if word not in words:
+    if (word := text.strip().lower()) not in words:
         raise ValueError("expected 1/0, true/false, yes/no or on/off")
     return words[word]
 
@@ -77,65 +76,7 @@ class Setting(NamedTuple):
 
 
 _PATH = (str, os.PathLike, type(None))
-
-SETTINGS: dict[str, Setting] = {
-    "library": Setting(
-        None, "the cuDNN to load: libcudnn.so.9 itself, or its folder", "a path or None", _PATH, str
-    ),
-    "allow_tf32": Setting(True, "whether float32 work may use TF32 tensor cores"),
-    "algo": Setting(
-        "heuristic", "how an algorithm is chosen if a call does not name one",
-        "a policy or the name of an algorithm", (str,), _algorithm, _algorithm,
-    ),
-    "deterministic": Setting(
-        False, "whether to use only algorithms whose results are the same from run to run"
-    ),
-    "workspace_limit": Setting(
-        None, "the largest workspace of an algorithm, in bytes",
-        "a number of bytes or None", (int, type(None)), _bytes,
-    ),
-    "autotune_max_engines": Setting(
-        16, "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
-        "a number", (int,), _count,
-    ),
-    "online_seconds": Setting(
-        1, "how long algo=\"online\" may try other candidates of a problem, over all of its calls",
-        "a number of seconds", (int, float), _seconds, _seconds,
-    ),
-    "allow_runtime_compilation": Setting(
-        True, "whether to use engines that are compiled when they are created, which takes long"
-    ),
-    "dynamic_shapes": Setting(
-        False, "whether engines of graphs use the kernels that were compiled for other sizes"
-    ),
-    "certify": Setting(
-        "new",
-        "which first results of engines are compared with a second opinion: those of ct.Graph and of "
-        "training fusions without a certificate, those of all plans, or none",
-        "'new', 'all' or 'off'", (str,), _certify, _certify,
-    ),
-    "certify_seconds": Setting(
-        2, "how long a comparison may look for a second opinion",
-        "a number of seconds", (int, float), _seconds, _seconds,
-    ),
-    "algo_cache": Setting(
-        None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
-        "a path, 'off' or None", _PATH, str,
-    ),
-    "facts": Setting(
-        None, "a file of further facts about cuDNN, such as engines that must not be used",
-        "a path or None", _PATH, str,
-    ),
-    "plan_cache": Setting(
-        True, "whether compiled plans are stored on disk and loaded by later processes"
-    ),
-    "replay": Setting(
-        True, "whether calls that repeat with the same memory are launched as CUDA graphs"
-    ),
-    "debug_sync": Setting(
-        False, "whether to wait for each operation, so that an error on the device names it"
-    ),
-}  # fmt: skip
+_setting: Any = Setting  # for type checkers, which see the types of values
 
 # Settings that affect a call and therefore belong to its cache key.
 _OF_CALLS = (
@@ -182,23 +123,66 @@ class Config:
     False
     """
 
-    # Real attributes, so that reading one in the path of a call costs nothing; writing one is checked.
-    library: str | None
-    allow_tf32: bool
-    algo: str
-    deterministic: bool
-    workspace_limit: int | None
-    autotune_max_engines: int
-    online_seconds: float
-    allow_runtime_compilation: bool
-    dynamic_shapes: bool
-    certify: str
-    certify_seconds: float
-    algo_cache: str | None
-    facts: str | None
-    plan_cache: bool
-    replay: bool
-    debug_sync: bool
+    # Real attributes of the object, so that reading one in the path of a call costs nothing; writing one is
+    # checked.
+    # fmt: off
+    library: str | None = _setting(
+        None, "the cuDNN to load: libcudnn.so.9 itself, or its folder", "a path or None", _PATH, str
+    )
+    allow_tf32: bool = _setting(True, "whether float32 work may use TF32 tensor cores")
+    algo: str = _setting(
+        "heuristic", "how an algorithm is chosen if a call does not name one",
+        "a policy or the name of an algorithm", (str,), _algorithm, _algorithm,
+    )
+    deterministic: bool = _setting(
+        False, "whether to use only algorithms whose results are the same from run to run"
+    )
+    workspace_limit: int | None = _setting(
+        None, "the largest workspace of an algorithm, in bytes",
+        "a number of bytes or None", (int, type(None)), _bytes,
+    )
+    autotune_max_engines: int = _setting(
+        16, "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
+        "a number", (int,), _count,
+    )
+    online_seconds: float = _setting(
+        1, "how long algo=\"online\" may try other candidates of a problem, over all of its calls",
+        "a number of seconds", (int, float), _seconds, _seconds,
+    )
+    allow_runtime_compilation: bool = _setting(
+        True, "whether to use engines that are compiled when they are created, which takes long"
+    )
+    dynamic_shapes: bool = _setting(
+        False, "whether engines of graphs use the kernels that were compiled for other sizes"
+    )
+    certify: str = _setting(
+        "new",
+        "which first results of engines are compared with a second opinion: those of ct.Graph and of "
+        "training fusions without a certificate, those of all plans, or none",
+        "'new', 'all' or 'off'", (str,), _certify, _certify,
+    )
+    certify_seconds: float = _setting(
+        2, "how long a comparison may look for a second opinion",
+        "a number of seconds", (int, float), _seconds, _seconds,
+    )
+    algo_cache: str | None = _setting(
+        None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
+        "a path, 'off' or None", _PATH, str,
+    )
+    facts: str | None = _setting(
+        None, "a file of further facts about cuDNN, such as engines that must not be used",
+        "a path or None", _PATH, str,
+    )
+    plan_cache: bool = _setting(
+        True, "whether compiled plans are stored on disk and loaded by later processes"
+    )
+    replay: bool = _setting(
+        True, "whether calls that repeat with the same memory are launched as CUDA graphs"
+    )
+    debug_sync: bool = _setting(
+        False, "whether to wait for each operation, so that an error on the device names it"
+    )
+    # fmt: on
     snapshot: Snapshot
     dnn: Any  # the flags of `cudnn_ct.dnn`, in a layer above this module; and as Theano spells each of them
     dnn__enabled: str
@@ -276,6 +260,7 @@ class Config:
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"
 
 
+SETTINGS = {name: row for name, row in vars(Config).items() if isinstance(row, Setting)}
 Config.__doc__ = f"{Config.__doc__}\n    The settings:\n\n" + "\n".join(
     f"    - ``{name}`` (default {row.default!r}): {row.meaning}" for name, row in SETTINGS.items()
 )

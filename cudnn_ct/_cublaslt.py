@@ -10,18 +10,10 @@ from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, 
 from functools import lru_cache
 from typing import Any
 
+from . import errors
 from ._dlopen import Lookup, loaded_cublaslt
 from ._handle import NativeHandle
 from ._lib import Library
-from .errors import (
-    AllocationError,
-    BadParamError,
-    CudnnError,
-    ExecutionFailedError,
-    InternalError,
-    NotInitializedError,
-    NotSupportedError,
-)
 
 DTYPES = {
     "float32": 0,
@@ -78,13 +70,13 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "Matmul": (*(c_void_p,) * 12, POINTER(Algorithm), c_void_p, c_size_t, c_void_p),
 }  # that return a cublasStatus_t
 
-_ERRORS: dict[int, type[CudnnError]] = {
-    1: NotInitializedError,
-    3: AllocationError,
-    7: BadParamError,
-    8: NotSupportedError,  # an architecture without such kernels
-    13: ExecutionFailedError,
-    15: NotSupportedError,
+_ERRORS: dict[int, type[errors.CudnnError]] = {
+    1: errors.NotInitializedError,
+    3: errors.AllocationError,
+    7: errors.BadParamError,
+    8: errors.NotSupportedError,  # an architecture without such kernels
+    13: errors.ExecutionFailedError,
+    15: errors.NotSupportedError,
 }
 
 
@@ -118,17 +110,17 @@ class CublasLt:
             raise self.error(status, function.__name__)
         return status
 
-    def error(self, status: int, name: str) -> CudnnError:
+    def error(self, status: int, name: str) -> errors.CudnnError:
         """Return the exception for a status of a function."""
         text = self._status_name(status) or b"an unknown status"
         message = f"{name} returned {text.decode()} ({status}) [cuBLASLt {self.version}]"
-        return _ERRORS.get(status, InternalError)(message, function=name)
+        return _ERRORS.get(status, errors.InternalError)(message, function=name)
 
 
 def _bound(lookup: Lookup, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
     function: Any = lookup(f"cublasLt{name}")
     if function is None:
-        raise NotSupportedError(f"libcublasLt has no cublasLt{name}")
+        raise errors.NotSupportedError(f"libcublasLt has no cublasLt{name}")
     function.__name__ = f"cublasLt{name}"
     function.restype, function.argtypes = result, arguments
     return function

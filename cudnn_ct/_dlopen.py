@@ -89,8 +89,17 @@ def open_needed(installation: Installation, cuda: int, cudnn: str) -> None:
     wanted = needed(installation)
     if "libnvrtc" in wanted:  # without it, cuDNN has fewer engines
         open_nvrtc(installation, (cuda,))
-    if "libcublasLt" in wanted:
-        _open_cublaslt(installation, cuda, cudnn)
+    if "libcublasLt" not in wanted:
+        return
+    found = find_of_cuda("libcublasLt", cuda, installation)
+    if found.path is None:
+        package = "nvidia-cublas" if cuda >= 13 else f"nvidia-cublas-cu{cuda}"
+        text = (
+            f"{cudnn} needs libcublasLt.so.{cuda}, and would end this process without it: pip install "
+            f"{package}, or put its folder on LD_LIBRARY_PATH before Python starts"
+        )
+        raise LibraryNotFoundError(text, found.steps)
+    open_library(found.path)
 
 
 def open_nvrtc(installation: Installation, majors: Iterable[int]) -> tuple[str, ...]:
@@ -123,15 +132,3 @@ def find_of_cuda(name: str, cuda: int, installation: Installation, *, quick: boo
     """Search for a library of CUDA for a cuDNN; no child process is started if the search is ``quick``."""
     steps = (step for step in COMPANION_STEPS if not quick or step[0] != "cuda-pathfinder")
     return search(of_cuda(name, cuda), steps, SearchContext(beside=installation.folder))
-
-
-def _open_cublaslt(installation: Installation, cuda: int, cudnn: str) -> None:
-    found = find_of_cuda("libcublasLt", cuda, installation)
-    if found.path is None:
-        package = "nvidia-cublas" if cuda >= 13 else f"nvidia-cublas-cu{cuda}"
-        text = (
-            f"{cudnn} needs libcublasLt.so.{cuda}, and would end this process without it: pip install "
-            f"{package}, or put its folder on LD_LIBRARY_PATH before Python starts"
-        )
-        raise LibraryNotFoundError(text, found.steps)
-    open_library(found.path)

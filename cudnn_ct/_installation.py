@@ -20,8 +20,7 @@ _ERRORS = {
 
 def find_cudnn() -> SearchResult:
     """Search this machine for cuDNN with all steps."""
-    unsupported = _find.unsupported()
-    if unsupported:
+    if unsupported := _find.unsupported():
         return SearchResult(None, "", (("platform", unsupported),))
     return _find.search(_find.CUDNN, _find.CUDNN_STEPS, _find.SearchContext(config.library or None))
 

@@ -14,22 +14,11 @@ from cudnn_doctor.read.installation import Installation
 from cudnn_doctor.read.libraries import EXT, FULL, SETS, SUBLIBRARIES, lacking, part_of_header
 from cudnn_doctor.read.versions import dotted, version_number
 
-from . import _dlopen
+from . import _dlopen, errors
 from ._config import config
-from ._dlopen import Lookup, open_installation
 from ._handle import in_forked_child
 from ._installation import find_cudnn, require
-from .errors import (
-    CudnnError,
-    LibraryLoadError,
-    LibraryNotFoundError,
-    NotInitializedError,
-    NotSupportedError,
-    VersionMismatchError,
-    error_from_status,
-    format_version,
-    warn_caller,
-)
+from .errors import CudnnError, LibraryLoadError, VersionMismatchError, error_from_status, format_version
 
 NOTHING = SearchResult(None, "", ())
 
@@ -47,7 +36,7 @@ _DATED = {
 }
 
 # Errors that a broken installation can cause, in any call: cuDNN opens some libraries late.
-INSTALLATION = (NotInitializedError, LibraryLoadError)
+INSTALLATION = (errors.NotInitializedError, LibraryLoadError)
 
 
 def load() -> Library:
@@ -61,7 +50,7 @@ def load() -> Library:
                 _state.library = _load()
     elif config.library != _state.setting:
         _state.setting = config.library
-        warn_caller(
+        errors.warn_caller(
             f"ct.config.library was set too late: {_state.library!r} is loaded and stays for this process"
         )
     return _state.library
@@ -134,7 +123,7 @@ class Library:
 
     def __init__(
         self,
-        lookup: Lookup,
+        lookup: _dlopen.Lookup,
         installation: Installation | None = None,
         found: SearchResult = NOTHING,
         skipped: dict[str, str] | None = None,
@@ -247,7 +236,7 @@ class Library:
         name = f"cuDNN {self.version_text} at {self.path}"
         try:
             _dlopen.open_needed(self.installation, self.cuda_version // 1000, name)
-        except LibraryNotFoundError as error:
+        except errors.LibraryNotFoundError as error:
             raise self.with_diagnosis(error) from None
 
     def find_nvrtc(self) -> str:
@@ -282,7 +271,7 @@ class Library:
 
         def missing(*_: object) -> Any:
             if reason is lacks:
-                raise NotSupportedError(f"{name} {reason}", status=UNAVAILABLE, function=name)
+                raise errors.NotSupportedError(f"{name} {reason}", status=UNAVAILABLE, function=name)
             raise VersionMismatchError(f"{name} {reason}", function=name)
 
         missing.__name__ = name
@@ -375,8 +364,8 @@ def _loaded(found: SearchResult) -> Library:
             "replaced while it ran"
         )
     if installation.world_writable:
-        warn_caller(installation.world_writable)
-    lookup, skipped = open_installation(installation)
+        errors.warn_caller(installation.world_writable)
+    lookup, skipped = _dlopen.open_installation(installation)
     library = Library(lookup, installation, found, skipped)
     if installation.number and library.version != installation.number:
         raise VersionMismatchError(
@@ -384,11 +373,13 @@ def _loaded(found: SearchResult) -> Library:
             f"{format_version(library.version)}: LD_PRELOAD or another package loaded that one first"
         )
     if mismatch := library.header_mismatch():
-        warn_caller(mismatch)
+        errors.warn_caller(mismatch)
     for stranger in installation.other_installations(mapped_files()):
         # cuDNN tries libcudnn_graph.so.9.27.0 before libcudnn_graph.so.9, and LD_LIBRARY_PATH had a file of
         # that name: the same version, but perhaps for another CUDA.
-        warn_caller(f"cuDNN of {installation.folder} has also opened {stranger}; take it off LD_LIBRARY_PATH")
+        errors.warn_caller(
+            f"cuDNN of {installation.folder} has also opened {stranger}; take it off LD_LIBRARY_PATH"
+        )
     return library
 
 

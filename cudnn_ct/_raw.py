@@ -120,8 +120,7 @@ class RawLibrary:
         if name in (known := _types()):
             return known[name]
         library = _lib.load()
-        made = self._made.get((name, library))
-        if made is None:
+        if (made := self._made.get((name, library))) is None:
             made = RawFunction(name, getattr(library, name), _lib.prototypes()[name])
             self._made[name, library] = made
         return made

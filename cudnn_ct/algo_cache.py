@@ -13,33 +13,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
+from . import errors
 from ._algorithm_names import POLICIES
 from ._caches import BoundedDict
 from ._config import config
+from .autotune import candidates as stored
 from .autotune.benchmark import comparable
-from .autotune.candidates import (
-    TRANSIENT,
-    CandidateSet,
-    choice_of,
-    heuristic_choice,
-    load_candidates,
-    store_choice,
-    store_key,
-)
+from .autotune.candidates import TRANSIENT, CandidateSet
 from .autotune.measurement import benchmark_rows, benchmarking, large_workspaces_last
 from .autotune.request import AlgoRequest
 from .context import Context
 from .cuda import stream as streams
-from .errors import (
-    AllocationError,
-    BadParamError,
-    CudnnError,
-    ExecutionFailedError,
-    NotInitializedError,
-    NotSupportedError,
-    warn_caller,
-    without_frames,
-)
+from .errors import BadParamError, CudnnError, NotSupportedError, warn_caller, without_frames
 from .graph import recording
 from .graph.offline import ShapesOnly, target_of
 from .graph.operations import Graph
@@ -135,7 +120,13 @@ class Selection(SelectedPlan):
         elif compare and not self._certificate:
             from .certify.opinions import Opinions  # only for graphs that are compared
 
-            given = Opinions(self.problem, self._graph, *self._opinions(context))
+            given = Opinions(
+                self.problem,
+                self._graph,
+                plan_of=lambda row: self._planned(row, context),
+                others=lambda: self._decision.viable(context, []),
+                reject=self._decision.reject,
+            )
             found = given.compare(self._row, self.plan, context, arguments[0])
             if found.winner is not None:
                 self._row, self.plan = found.winner
@@ -177,14 +168,14 @@ class Selection(SelectedPlan):
         if not isinstance(error, (NotSupportedError, BadParamError, *TRANSIENT)):
             return False
         beta = arguments[-1]
-        if beta and isinstance(error, ExecutionFailedError):
+        if beta and isinstance(error, errors.ExecutionFailedError):
             return False  # a kernel may have overwritten the result, which beta multiplies
         known, self._decision = self._decision, self._shared(context)
         if known is self._decision:
             if not isinstance(error, TRANSIENT):
                 self._decision.reject(self._row, str(error))
             failed: list[tuple[Candidate, CudnnError]] = [(self._row, error)]
-            room = self.plan.workspace if isinstance(error, AllocationError) else None
+            room = self.plan.workspace if isinstance(error, errors.AllocationError) else None
             for row in self._decision.viable(context, []):
                 if any(row == other for other, _ in failed) or (room is not None and row.workspace >= room):
                     continue
@@ -195,18 +186,17 @@ class Selection(SelectedPlan):
                     self._decision.reject(row, str(another))
                     failed.append((row, without_frames(another)))
                 except TRANSIENT as another:
-                    if beta and isinstance(another, ExecutionFailedError):
+                    if beta and isinstance(another, errors.ExecutionFailedError):
                         raise  # as above
                     failed.append((row, without_frames(another)))
-                except NotInitializedError as another:
-                    if isinstance(error, ExecutionFailedError):  # it may have destroyed the CUDA context
+                except errors.NotInitializedError as another:
+                    if isinstance(error, errors.ExecutionFailedError):  # it may have destroyed the context
                         raise error from another
                     raise
                 else:
                     self._replace_failed(failed, row, plan)
                     return True
-            transient = next((reason for _, reason in failed if isinstance(reason, TRANSIENT)), None)
-            if transient:
+            if transient := next((reason for _, reason in failed if isinstance(reason, TRANSIENT)), None):
                 raise transient
         self.plan = self._next_plan(context)
         return self.run_first(context, *arguments, compare=False)
@@ -215,7 +205,7 @@ class Selection(SelectedPlan):
     def time(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Time the candidates on the operands, unless another thread just did, and select the fastest."""
         if context.capturing:
-            raise NotInitializedError(
+            raise errors.NotInitializedError(
                 "an algorithm is to be timed in a call that is captured: make the same call once before "
                 "capturing it"
             )
@@ -252,20 +242,12 @@ class Selection(SelectedPlan):
             else:
                 self._adopt(row, plan)
                 if self._decision.request.algo == "heuristic" and not failures:
-                    store_choice(self.problem, context, self._decision.request, row)
+                    stored.store_choice(self.problem, context, self._decision.request, row)
                 return plan
         if self._decision.needs_timing:
             self._row = None
             return _NOT_TIMED
         raise unsupported(self.problem, self._decision.rejections(), self._explained(context))
-
-    def _opinions(self, context: Context) -> tuple[Any, Any, Any]:
-        """Return functions that make the plan of a candidate, yield the candidates, and reject one."""
-        return (
-            lambda row: self._planned(row, context),
-            lambda: self._decision.viable(context, []),
-            self._decision.reject,
-        )
 
     def _rejected_by_certificate(self, row: Candidate, context: Context) -> bool:
         """Reject a candidate that is known to compute wrong results for such graphs; return whether it is."""
@@ -302,16 +284,14 @@ class Selection(SelectedPlan):
 
     def _adopt(self, row: Candidate, plan: Plan) -> None:
         self._row, self.plan = row, plan
-        reason = self.fallback_reason
-        if reason and self._decision.warn_once():
-            name = self._decision.request.algo
-            warn_caller(f"algo={name!r} fell back to {row}: {reason}")
+        if (reason := self.fallback_reason) and self._decision.warn_once():
+            warn_caller(f"algo={self._decision.request.algo!r} fell back to {row}: {reason}")
 
     def _replace_failed(self, failed: list[tuple[Candidate, CudnnError]], row: Candidate, plan: Plan) -> None:
         """Reject the candidates that failed before another one worked, and adopt that one."""
-        short = next((reason for _, reason in failed if isinstance(reason, AllocationError)), None)
+        short = next((reason for _, reason in failed if isinstance(reason, errors.AllocationError)), None)
         for other, reason in failed:
-            lasting = isinstance(reason, TRANSIENT) and not isinstance(reason, AllocationError)
+            lasting = isinstance(reason, TRANSIENT) and not isinstance(reason, errors.AllocationError)
             if lasting and self._decision.reject(other, str(reason)):
                 warn_caller(f"{other} failed: {reason}; {row} ran instead")
         if not short:
@@ -354,7 +334,7 @@ def select(
     recording.begin_choice()
     plan = source.plan(problem, Candidate("graph", named, "any", 0, True), shapes)
     if request.algo == "heuristic" and source.only_graphs(problem, shapes):
-        recording.note_choice(*choice_of(problem, request))
+        recording.note_choice(*stored.choice_of(problem, request))
     return SelectedPlan(plan)
 
 
@@ -388,12 +368,12 @@ def _first_decision(
     rows: list[Candidate] = []
     key = ""
     if name == "heuristic":
-        row = heuristic_choice(problem, context, request)
+        row = stored.heuristic_choice(problem, context, request)
         rows = [] if row is None or row.rejected or request.rejection(row) else [row]
         return CandidateSet(request, source.heuristics(problem), rows, "as it was stored" if rows else "")
     if request.timed or name == "online":
-        key = store_key(problem, context, request)
-        rows = [row for row in load_candidates(key) if row.rejected or not request.rejection(row)]
+        key = stored.store_key(problem, context, request)
+        rows = [row for row in stored.load_candidates(key) if row.rejected or not request.rejection(row)]
     # The sources also serve after a benchmark in which no candidate worked.
     how = "as the cache file has it" if rows else ""
     return CandidateSet(request, source.heuristics(problem), rows, how, key=key)

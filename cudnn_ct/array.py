@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -224,16 +224,13 @@ class DeviceArray(TypedMemory):
     def _packed_on_device(self, target: TensorSpec, stream: Stream) -> DeviceArray:
         """Copy into the strides and the dtype of ``target``; NotSupportedError if cuDNN cannot convert."""
         # The operation is in a layer above this module, so it is looked up when it is called.
-        transform = sys.modules[__package__].transform
+        transform: Callable[..., DeviceArray] = sys.modules[__package__].transform
         if self.spec.dtype in FLOATS and target.dtype in FLOATS:
-            result: DeviceArray = transform(self, strides=target.strides, dtype=target.dtype, stream=stream)
-            return result
+            return transform(self, strides=target.strides, dtype=target.dtype, stream=stream)
         if self.spec.dtype != target.dtype:
             raise NotSupportedError(f"cuDNN does not convert {self.spec.dtype} to {target.dtype}")
-        copied: DeviceArray = transform(
-            self.view_as(_as_bytes(self.spec)), strides=_as_bytes(target).strides, stream=stream
-        )
-        return copied.view_as(target)
+        copy = self.view_as(_as_bytes(self.spec))
+        return transform(copy, strides=_as_bytes(target).strides, stream=stream).view_as(target)
 
     def reshape(self, *shape: int | Sequence[int], stream: StreamLike | None = None) -> DeviceArray:
         """Return the elements, in C order, with another shape: a view, or a copy if no strides describe it.
@@ -248,8 +245,7 @@ class DeviceArray(TypedMemory):
         """
         lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
         new = resolve_shape(self.size, lengths)
-        spec = reshape_view(self.spec, new)
-        if spec is not None:
+        if (spec := reshape_view(self.spec, new)) is not None:
             return self.view_as(spec)
         return self.packed("nchw", stream).view_as(TensorSpec.packed(new, self.spec.dtype))
 

@@ -299,8 +299,7 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
                 "a tensor with the negative bit set cannot be copied in a capture; pass tensor.resolve_neg()"
             )
         obj = obj.resolve_neg()
-    foreign = interop.import_array(obj, stream)
-    if foreign is None:
+    if (foreign := interop.import_array(obj, stream)) is None:
         return None
     if not foreign.pointer and foreign.spec.size:
         raise ValueError(f"{interop.type_name(obj)} is not usable: its {foreign.spec} is at address 0")

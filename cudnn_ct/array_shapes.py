@@ -80,22 +80,19 @@ def only_shapes(*, record: bool = True) -> Iterator[None]:
 
     Raises NotInitializedError for a call in the block that needs a GPU, with the frames of that call.
     """
-    before = _active.set(True), _records.set(record)
     try:
-        yield
+        with set_active(True, record=record):
+            yield
     except NotInitializedError as error:
         raise NotInitializedError(
             "this call needs a GPU and cannot run on shapes; leave it out where only graphs are recorded"
         ).with_traceback(error.__traceback__) from error
-    finally:
-        _active.reset(before[0])
-        _records.reset(before[1])
 
 
 @contextmanager
-def set_active(active: bool) -> Iterator[None]:
+def set_active(active: bool, *, record: bool = False) -> Iterator[None]:
     """Let calls in a block of this thread run on shapes only, unrecorded, or not; errors stay as they are."""
-    before = _active.set(active), _records.set(False)
+    before = _active.set(active), _records.set(record)
     try:
         yield
     finally:
@@ -120,7 +117,6 @@ def spec_of(obj: Any, name: str) -> TensorSpec:
         raise TypeError(f"{name}: {error}") from None
     if callable(getattr(obj, "stride", None)):
         return TensorSpec(shape, tuple(obj.stride()), dtype.name)
-    strides = getattr(obj, "strides", None)
-    if strides is None:
+    if (strides := getattr(obj, "strides", None)) is None:
         return TensorSpec.packed(shape, dtype)
     return TensorSpec(shape, tuple(stride // dtype.itemsize for stride in strides), dtype.name)

@@ -46,7 +46,11 @@ class Handle(NativeHandle):
         try:
             pointer = _idle_handles[library, device].pop()
         except LookupError:
-            pointer = _created(library)
+            pointer = cudnnHandle_t()
+            try:
+                library.cudnnCreate(ctypes.byref(pointer))
+            except CudnnError as error:
+                raise library.with_diagnosis(error) from None
         super().__init__(pointer, partial(_retire, library, device))
         library.cudnnSetStream(self, streams.LEGACY_DEFAULT)  # a handle may come from another thread
 
@@ -56,15 +60,6 @@ _idle_handles: dict[tuple[Any, int], list[Any]] = {}  # at most as many as threa
 
 def _retire(library: Any, device: int, pointer: Any) -> None:
     _idle_handles.setdefault((library, device), []).append(pointer)
-
-
-def _created(library: Any) -> Any:
-    pointer = cudnnHandle_t()
-    try:
-        library.cudnnCreate(ctypes.byref(pointer))
-    except CudnnError as error:
-        raise library.with_diagnosis(error) from None
-    return pointer
 
 
 class Context:
@@ -171,8 +166,7 @@ class Context:
         """Return an object with the address ``handle`` of memory for the calls on this stream."""
         held = store.get(self.call_stream)
         if self.capturing:
-            recording = recordings.current()
-            if recording is not None:
+            if (recording := recordings.current()) is not None:
                 return recording.arena.workspace(nbytes, self.stream, what)
             if held is None or held.size < nbytes:
                 raise NotInitializedError(
@@ -253,8 +247,7 @@ def of_device(device: int) -> Context:
 
     Raises CudnnError without a usable cuDNN, driver or device; :func:`available` has the reason in one line.
     """
-    context = local.contexts.get(device)
-    if context is None:
+    if (context := local.contexts.get(device)) is None:
         with streams.on_device(device), streams.relaxed():  # cuDNN allocates memory for a handle
             context = local.contexts[device] = Context(device)
     return context.idle() if context.running else context

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast, get_
 from . import _lib
 from ._bindings import enums, types
 from ._handle import NativeHandle
-from ._lib import Library
 from .dtypes import DTYPES, as_dtype
 from .shapes import specs
 from .shapes.conv import MODES
@@ -118,14 +117,14 @@ class Setter(Generic[S]):
         self.capacity = (capacity,) if capacity else ()
         self.when: Callable[[S], bool] = when or (lambda _: True)
 
-    def set(self, library: Library, descriptor: Descriptor[S], *further: object) -> None:
+    def set(self, library: _lib.Library, descriptor: Descriptor[S], *further: object) -> None:
         """Call the setter with the values of the descriptor's spec, then with ``further`` arguments."""
         spec = descriptor.spec
         axes = _same_length({field: getattr(spec, field) for field in self.parts}) if self.parts else None
         values = [a.encode(getattr(spec, a.field) if a.field else axes) for a in self.arguments]
         getattr(library, self.name)(descriptor, *values, *further)
 
-    def get(self, library: Library, descriptor: Descriptor[S], *further: object) -> dict[str, object]:
+    def get(self, library: _lib.Library, descriptor: Descriptor[S], *further: object) -> dict[str, object]:
         """Call the getter and return the fields of the spec."""
         results = [a.ctype() for a in self.arguments]
         pointers = [r if isinstance(r, ctypes.Array) else ctypes.byref(r) for r in results]
@@ -223,9 +222,7 @@ class Descriptor(NativeHandle, Generic[S]):
         return f"<{'closed ' if self.closed else ''}{type(self).__name__} {self.spec}>"
 
 
-@lru_cache(maxsize=4096)
-def _cached(cls: Any, spec: Any, library: Any) -> Any:  # noqa: ARG001 - part of the key
-    return cls(spec)
+_cached = lru_cache(4096)(lambda cls, spec, _: cls(spec))  # the library is a part of the key
 
 
 class TensorDescriptor(Descriptor[specs.TensorSpec]):

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, get_args
 
 from . import context
-from .context import Context
 from .cuda import stream as streams
 from .errors import Explanation, NotSupportedError, Reason
 from .graph.changes import supported_changes
@@ -110,8 +109,7 @@ def explain(
             return _of_last_call()
     if not isinstance(what, NotSupportedError):
         raise TypeError(f"got {what!r}, expected an operation, a NotSupportedError or a Graph")
-    found = what.explanation
-    if found is None:
+    if (found := what.explanation) is None:
         raise ValueError(f"this error has no explanation by engines: {what}") from what
     with _current() as ctx:
         graph = found.graph
@@ -152,14 +150,13 @@ def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:
 
 
 def _of_last_call() -> Explanation:
-    plan = last_plan()
-    if plan is None:  # the object that made the call is gone
+    if (plan := last_plan()) is None:  # the object that made the call is gone
         return Explanation("the call", computed_by="cuDNN")
     return Explanation(plan.problem, computed_by=str(plan.candidate or plan.plan))
 
 
 @contextmanager
-def _current() -> Iterator[Context]:
+def _current() -> Iterator[context.Context]:
     """Enter the current device, and return its context in this thread."""
     where = streams.current_stream()
     with streams.on_device(where.device):

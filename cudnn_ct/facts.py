@@ -73,11 +73,9 @@ class Fact(NamedTuple):
 @lru_cache(maxsize=512)
 def facts(kind: str, operation: str, target: Target) -> tuple[Fact, ...]:
     """Return the rows of a kind about an operation that apply to a target, the user's rows first."""
-    return tuple(
-        fact
-        for fact in _of_operation(kind, operation, target.version, target.libraries)
-        if target.capability is None or on_gpu(target.capability, fact.arch)
-    )
+    version, libraries, gpu = target
+    rows = _of_operation(kind, operation, version, libraries)
+    return tuple(fact for fact in rows if gpu is None or on_gpu(gpu, fact.arch))
 
 
 def on_gpu(capability: tuple[int, int], arch: Arch) -> bool:
@@ -111,8 +109,7 @@ _ignored: dict[str, bool] = {}  # for measurements: a name, and whether the fact
 
 def ignore(names: Collection[str]) -> None:
     """Ignore the facts of these names, and no others; raise ValueError for other names."""
-    unknown = set(names) - {row["name"] for row in _rows()}
-    if unknown:
+    if unknown := set(names) - {row["name"] for row in _rows()}:
         raise ValueError(f"names are not those of facts: got {', '.join(sorted(unknown))}")
     _ignored.clear()
     _ignored.update(dict.fromkeys(names, False))
@@ -135,8 +132,7 @@ def ignored_that_held() -> set[str]:
 
 @lru_cache(maxsize=1)
 def _rows() -> tuple[Mapping[str, Any], ...]:
-    shipped = tuple(row for row in table() if row["kind"] in KINDS)
-    return (*user_facts(), *shipped)
+    return (*user_facts(), *(row for row in table() if row["kind"] in KINDS))
 
 
 @lru_cache(maxsize=1)
@@ -171,8 +167,7 @@ def user_facts() -> tuple[Mapping[str, Any], ...]:
     Raises OSError if it cannot be read, and FactsError with the line of a row that is not a fact, or if it is
     not JSON or writable by everybody. `legal` checks operations and conditions.
     """
-    path = config.facts
-    if not path:
+    if not (path := config.facts):
         return ()
     if os.name == "posix" and os.stat(path).st_mode & stat.S_IWOTH:
         raise FactsError(f"{path} is world-writable and was not read; run: chmod o-w {path}")
@@ -200,18 +195,15 @@ def why_not_a_fact(row: Any) -> str:
     for name, kinds in _FIELDS.items():
         if name in row and not isinstance(row[name], kinds):
             return f"{name} has the wrong type: got {type(row[name]).__name__}"
-    missing = [name for name in _REQUIRED if name not in row]
-    if missing:
+    if missing := [name for name in _REQUIRED if name not in row]:
         return f"the fact lacks {', '.join(missing)}"
-    extra = sorted(set(row) - set(_FIELDS))
-    if extra:
+    if extra := sorted(set(row) - set(_FIELDS)):
         return f"a fact has no field {extra[0]!r}; fields are {', '.join(_FIELDS)}"
     if row["kind"] not in KINDS:
         return f"kind is unknown: got {row['kind']!r}, expected one of {', '.join(KINDS)}"
     if row["effect"] not in EFFECTS:
         return f"effect is unknown: got {row['effect']!r}, expected one of {', '.join(EFFECTS)}"
-    needed = _NEEDED.get(row["kind"])
-    if needed and not row.get(needed):
+    if (needed := _NEEDED.get(row["kind"])) and not row.get(needed):
         return f"the fact lacks {needed}, which the kind {row['kind']} needs"
     return _why_not_values(row)
 
@@ -219,8 +211,7 @@ def why_not_a_fact(row: Any) -> str:
 def _why_not_values(row: Mapping[str, Any]) -> str:
     """Return which field has values that would never apply; empty if none has."""
     for name, kind in _ELEMENTS.items():
-        wrong = [one for one in row.get(name, ()) if not isinstance(one, kind) or isinstance(one, bool)]
-        if wrong:
+        if wrong := [one for one in row.get(name, ()) if not isinstance(one, kind) or isinstance(one, bool)]:
             return f"{name} has an element of the wrong type: got {wrong[0]!r}, expected {kind.__name__}"
     for name in ("cudnn", "arch"):
         for bound, version in row.get(name, {}).items():
@@ -240,17 +231,14 @@ def _why_not_values(row: Mapping[str, Any]) -> str:
 # The field without which a row of a kind has no effect.
 _NEEDED = {"modes": "modes", "first": "order", "last": "order", "also": "order"}
 _ELEMENTS: dict[str, type] = {
+    **dict.fromkeys(("operations", "when"), str),
     **dict.fromkeys(("engines", "engines_except"), int),
-    **dict.fromkeys(("operations", "when", "algorithms", "order", "modes"), str),
-    **dict.fromkeys(("with_notes", "without_notes"), str),
+    **dict.fromkeys(("algorithms", "with_notes", "without_notes", "order", "modes"), str),
 }
 _REQUIRED = ("name", "kind", "operations", "when", "effect", "message")
 _FIELDS: dict[str, Any] = {
     **dict.fromkeys(("name", "kind", "effect", "message", "advice", "source", "libraries"), str),
-    **dict.fromkeys(
-        ("operations", "when", "engines", "engines_except", "algorithms", "with_notes", "without_notes"), list
-    ),
-    **dict.fromkeys(("order", "modes"), list),
+    **dict.fromkeys(_ELEMENTS, list),
     **dict.fromkeys(("cudnn", "arch", "found", "sizes", "knobs"), dict),
     "min_slices": int,
 }

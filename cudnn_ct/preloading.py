@@ -72,8 +72,7 @@ def preload(raises: bool = True) -> tuple[str, ...]:
 def _preloaded() -> tuple[str, ...]:
     refuse_other_cudnn()
     library = _lib.load()
-    installation = library.installation
-    if installation is None:  # a library of tests
+    if (installation := library.installation) is None:  # a library of tests
         return ()
     if installation.kind == JIT:
         raise LibraryLoadError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Never, SupportsIndex
+from typing import Any, Never, SupportsIndex
 
 from . import array_shapes
 from ._hints import UNSET, corrected, known_keywords
@@ -16,11 +16,7 @@ from .cuda.stream import resolve_stream
 from .dtypes import DTYPES, as_dtype
 from .shapes.parse import as_ints
 from .shapes.specs import UNALIGNED, TensorSpec, check_shape
-from .typing import DTypeLike, Shape, StreamLike
-
-if TYPE_CHECKING:
-    from .typing import PointerLike
-
+from .typing import DTypeLike, PointerLike, Shape, StreamLike
 
 _UNOWNED = object()  # the owner of memory for which the caller is responsible
 

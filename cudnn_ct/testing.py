@@ -246,12 +246,8 @@ def assert_supported(
         else:
             file = os.fspath(calls)
         reports = supported(file, gpus)
-    missing = [
-        f"{report['gpu']}: {row['graph']}: {row['reason']}"
-        for report in reports
-        for row in report["graphs"]
-        if not row["engines"]
-    ]
+    rows = [(report["gpu"], row) for report in reports for row in report["graphs"] if not row["engines"]]
+    missing = [f"{gpu}: {row['graph']}: {row['reason']}" for gpu, row in rows]
     if missing:
         raise AssertionError("\n".join(["cuDNN has no engine for these graphs:", *missing]))
 

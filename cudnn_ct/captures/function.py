@@ -18,7 +18,6 @@ from ..array import DeviceArray
 from ..array_creation import as_operand, asarray
 from ..cuda import foreign, interop
 from ..cuda import stream as streams
-from ..cuda.stream import Stream
 from ..errors import PACKAGES, warn_caller
 from ..ops._operands import stream_of
 from ..shapes.parse import as_choice, as_int
@@ -129,7 +128,7 @@ class CapturedFunction(Generic[P, R]):
         arrays: Sequence[Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        stream: Stream | None = None,
+        stream: streams.Stream | None = None,
     ) -> R:
         """Launch a graph, or call the function while a graph that contains the call is captured."""
         stream = stream or streams.current_stream(found.device)

@@ -132,8 +132,7 @@ class Record:
                 array.before_write(stream)
             if self._copied:  # only now: a result may be in the memory of an operand
                 self._copy_operands(arrays, stream, current)
-            status = current.launch()
-            if status:
+            if status := current.launch():
                 check(status, "launching a CUDA graph", stream)
         finally:  # the graph may have been launched
             for array in read:
@@ -154,10 +153,8 @@ class Record:
             if array.writer is not stream:
                 array.wait_for_writer(stream)
             try:
-                if source != target:
-                    status = copy(source)
-                    if status:
-                        check(status, "copying an operand", stream)
+                if source != target and (status := copy(source)):
+                    check(status, "copying an operand", stream)
             finally:
                 if array.home is not stream:
                     array.record_use(stream)

@@ -34,8 +34,7 @@ class _Constant:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        exact = isinstance(value, Complex)
-        self._key = type(value), repr(value) if exact else value
+        self._key = type(value), repr(value) if isinstance(value, Complex) else value
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Constant) and self._key == other._key
@@ -84,8 +83,7 @@ def flatten(value: Any, arrays: list[Any], constant: Callable[[Any], object]) ->
 
     ``constant`` is called with each value that is not an array; it raises for one that cannot be a part.
     """
-    inner = _parts_of(value)
-    if inner is not None:
+    if (inner := _parts_of(value)) is not None:
         templates = []
         for part in inner[1]:  # not a comprehension, whose frame would keep the arrays in a traceback
             templates.append(flatten(part, arrays, constant))
@@ -108,7 +106,6 @@ def rebuild(template: Any, arrays: Iterator[Any]) -> Any:
 
 def convert(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a value with its arrays changed; everything else stays."""
-    inner = _parts_of(value)
-    if inner is not None:
+    if (inner := _parts_of(value)) is not None:
         return _assembled(type(value), inner[0], [convert(part, change) for part in inner[1]])
     return change(value) if is_array(value) else value

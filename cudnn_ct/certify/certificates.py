@@ -167,9 +167,7 @@ def _layout(spec: TensorSpec) -> str:
 
 def _length(length: int) -> str:
     """Return the class of a length: its magnitude, and its common divisor with a tile."""
-    if length < 2:
-        return str(length)
-    return f"{(length.bit_length() - 1) // OCTAVES}d{gcd(length, TILE)}"
+    return str(length) if length < 2 else f"{(length.bit_length() - 1) // OCTAVES}d{gcd(length, TILE)}"
 
 
 def _kind_of_value(value: float) -> str:

@@ -43,8 +43,7 @@ def why_varying(problem: Any, engine: str, plan: Plan, context: Context) -> str:
     if any(spec.dtype in INTEGERS for spec in specs[: len(specs) - results]):
         return ""
     key = certificate_key(context, engine, f"bits of {type(problem).__name__} {problem!r}")
-    known = find(key)
-    if known is None:
+    if (known := find(key)) is None:
         if context.capturing:
             raise NotInitializedError(
                 f"whether {engine} is deterministic is to be measured in a call that is captured: make the "

@@ -116,8 +116,7 @@ class Opinions(NamedTuple):
     def compare(self, row: Candidate, plan: Plan, context: Context, pointers: Sequence[int]) -> Outcome:
         """Compare the result of a candidate for operands with a second opinion, unless it has a
         certificate."""
-        reason = _why_not(self.problem, self.graph, context)
-        if reason:
+        if reason := _why_not(self.problem, self.graph, context):
             return Outcome(f"not certified: {reason}")
         key = self.key(row, context)
         with _certifying:
@@ -155,8 +154,7 @@ class _Comparison:
         if isinstance(ours, CudnnError):  # the run that follows fails likewise, and takes another candidate
             return Outcome("")
         for other, plan, theirs in self._others():
-            wrong = self._difference(ours, theirs)
-            if not wrong:
+            if not (wrong := self._difference(ours, theirs)):
                 return self._certified(key, ours, other.algorithm)
             return self._decided(key, ours, other, plan, theirs, wrong)
         if self._late():
@@ -169,8 +167,7 @@ class _Comparison:
         if isinstance(found, CudnnError):
             return Outcome(f"not certified: no other engine supports the graph, nor its nodes: {found}")
         plan, right = found
-        wrong = self._difference(ours, right)
-        if not wrong:
+        if not (wrong := self._difference(ours, right)):
             return self._certified(key, ours, NODE_BY_NODE)
         self._lost(self._row, wrong, NODE_BY_NODE)
         return Outcome(f"computed node by node: {wrong}", (nodewise_candidate(), plan))

@@ -11,12 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import AllocationError
-from . import lifetime
+from . import lifetime, recording
 from . import memory as memories
-from . import recording as recordings
 from . import stream as streams
-from .recording import GRANULARITY
-from .stream import Stream
 
 MAX_BLOCK = 2**20  # bytes of the largest block that is cached
 MAX_CACHED = 64 * 2**20  # bytes for each device; all idle blocks are released if one more does not fit
@@ -86,13 +83,13 @@ gc.callbacks.append(_note_collection)
 _free_lists: dict[int, _FreeList] = {}
 
 
-def allocate_block(nbytes: int, stream: Stream, what: str) -> Any:
+def allocate_block(nbytes: int, stream: streams.Stream, what: str) -> Any:
     """Allocate memory for an array on a stream: an idle block, or a new one; freed in stream order."""
     if lifetime._in_flight:
         lifetime.release_finished()
     if nbytes > MAX_BLOCK or stream.handle != streams.LEGACY_DEFAULT:
         return allocate(nbytes, stream, what)
-    size = -(-nbytes // GRANULARITY) * GRANULARITY
+    size = -(-nbytes // recording.GRANULARITY) * recording.GRANULARITY
     free_list = _free_lists.get(stream.device) or _free_lists.setdefault(stream.device, _FreeList())
     idle, buffer = free_list.idle.get(size), None
     if idle:
@@ -108,11 +105,10 @@ def allocate_block(nbytes: int, stream: Stream, what: str) -> Any:
     return block
 
 
-def allocate(nbytes: int, stream: Stream, what: str) -> Any:
+def allocate(nbytes: int, stream: streams.Stream, what: str) -> Any:
     """Allocate from the pool, or in a capture from a recording; release idle blocks if it is exhausted."""
-    recording = recordings.current()
-    recorded = recording is not None and streams.is_capturing(stream)
-    new = recording.arena.allocate if recording is not None and recorded else memories.allocate
+    recorded = recording.current()
+    new = recorded.arena.allocate if recorded and streams.is_capturing(stream) else memories.allocate
     try:
         return new(nbytes, stream, what)
     except AllocationError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from functools import partial
 from typing import Any
 
 from .._bindings.types import cudnnHandle_t
@@ -14,7 +15,6 @@ from ..errors import ExecutionFailedError
 from . import event as events
 from . import stream as streams
 from .launch_log import add_launch_history, record
-from .stream import Stream
 
 # Prefixes of functions that take a handle and enqueue no work.
 NOT_ENQUEUING = (
@@ -39,10 +39,10 @@ def watch(library: Library) -> None:
             function = getattr(library, name)
             if hasattr(function, "errcheck"):  # else the function is a stub: this cuDNN lacks it
                 place = prototype.argtypes.index(cudnnHandle_t)
-                function.errcheck = _waiting(library, function.errcheck, place)
+                function.errcheck = partial(_check, library, function.errcheck, place)
 
 
-def record_launch(what: str, stream: Stream, function: str | None = None) -> None:
+def record_launch(what: str, stream: streams.Stream, function: str | None = None) -> None:
     """With ``config.debug_sync``, record and wait for the work just enqueued; raise ExecutionFailedError."""
     if not config.debug_sync:
         return
@@ -56,21 +56,19 @@ def record_launch(what: str, stream: Stream, function: str | None = None) -> Non
         raise add_launch_history(culprit, stream) from error
 
 
-def _waiting(library: Library, check: Any, place: int) -> Any:
-    """Return a status check that also waits; ``place`` is the position of the handle in the arguments."""
-
-    def checked(status: int, function: Any, args: tuple[Any, ...]) -> int:
-        result: int = check(status, function, args)
-        if config.debug_sync and (stream := _stream_of(library, args[place])):
-            others = (*args[:place], *args[place + 1 :])
-            text = f"{function.__name__}({', '.join(map(_argument, others))})"
-            record_launch(text, stream, function.__name__)
-        return result
-
-    return checked
+def _check(
+    library: Library, check: Any, place: int, status: int, function: Any, args: tuple[Any, ...]
+) -> int:
+    """Check a status, and wait; ``place`` is the position of the handle in the arguments."""
+    result: int = check(status, function, args)
+    if config.debug_sync and (stream := _stream_of(library, args[place])):
+        others = (*args[:place], *args[place + 1 :])
+        text = f"{function.__name__}({', '.join(map(_argument, others))})"
+        record_launch(text, stream, function.__name__)
+    return result
 
 
-def _stream_of(library: Library, handle: Any) -> Stream | None:
+def _stream_of(library: Library, handle: Any) -> streams.Stream | None:
     """Return the stream that a handle works on; None for the per-thread default stream."""
     address = ctypes.c_void_p()
     library.cudnnGetStream(handle, ctypes.byref(address))

@@ -17,9 +17,8 @@ from .._caches import BoundedDict
 from .._caller import INNER
 from ..dtypes import DTYPES, as_dtype
 from ..shapes.specs import UNALIGNED, TensorSpec
-from . import stream as streams
 from .array_key import ArrayKey, array_key
-from .stream import Stream, default_stream, intern_stream
+from .stream import LASTING, Stream, default_stream, intern_stream, known_stream
 
 
 class Library:
@@ -123,8 +122,7 @@ class PyTorch(Library):
             _known_tensors[place] = [made, *_known_tensors.get(place, ())[: MAX_LAYOUTS - 1]]
 
     def device(self, array: Any) -> int:
-        found: int = array.get_device()
-        return found
+        return int(array.get_device())
 
     def owner(self, array: Any) -> object:
         return array.untyped_storage()
@@ -156,7 +154,7 @@ class PyTorch(Library):
         if (raw := getattr(torch._C, "_cuda_getCurrentRawStream", None)) is not None:
             if not (address := raw(device)):
                 return default_stream(device)
-            if (known := streams.known_stream(address, device, self.module)) is not None:
+            if (known := known_stream(address, device, self.module)) is not None:
                 return known
         stream = torch.cuda.current_stream(device)
         wraps_address = getattr(stream, "stream_id", None) == stream.cuda_stream  # it may be destroyed then
@@ -169,13 +167,9 @@ class PyTorch(Library):
         pool: object = torch.cuda.MemPool()
         stack.enter_context(torch.cuda.use_mem_pool(pool, stream.device))
         # Torch keeps a workspace of cuBLAS for each stream, which graphs of later captures would share.
-        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-        if clear is not None:
+        if (clear := getattr(torch._C, "_cuda_clearCublasWorkspaces", None)) is not None:
             stack.callback(clear)
         return pool
-
-
-_DTYPES_OF_TORCH = {"float8_e4m3": "float8_e4m3fn", "float8_e8m0": "float8_e8m0fnu"}
 
 
 def _records_gradients() -> bool:
@@ -242,15 +236,13 @@ class CuPy(Library):
 
     def read(self, array: Any) -> tuple[int, ArrayKey] | None:
         memory = array.data
-        pointer = memory.ptr
-        if not pointer:
+        if not (pointer := memory.ptr):
             return None
         aligned = not pointer & UNALIGNED
         return pointer, _key_of_cupy(array.shape, array.strides, array.dtype, memory.device_id, aligned)
 
     def device(self, array: Any) -> int:
-        found: int = array.data.device_id
-        return found
+        return int(array.data.device_id)
 
     def owner(self, array: Any) -> object:
         return array.data.mem
@@ -290,7 +282,7 @@ class Jax(Library):
 
 
 LIBRARIES: tuple[Library, ...] = (PyTorch(), CuPy(), Jax())
-streams.LASTING.update(library.module for library in LIBRARIES if library.has_streams)
+LASTING.update(library.module for library in LIBRARIES if library.has_streams)
 INNER.update(library.module for library in LIBRARIES)
 
 
@@ -306,8 +298,7 @@ def imported() -> Iterator[Library]:
 
 def library_of(kind: type) -> Library | None:
     """Return the library of a type of arrays; None for a type that is not read by attributes."""
-    known = _known.get(kind)
-    if known is not None:
+    if (known := _known.get(kind)) is not None:
         return known
     for library in imported():
         try:

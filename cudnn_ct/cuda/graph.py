@@ -98,10 +98,8 @@ class _Pointers:
         outlive_cycles(self)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if ending():
-            return
         for pointer in self.pointers:
-            if not memories._freed(pointer, self.stream):
+            if not (ending() or memories._freed(pointer, self.stream)):
                 defer(partial(memories._freed, pointer, self.stream))
 
 

@@ -95,8 +95,7 @@ def in_host_memory(obj: Any) -> bool:
 
 def _dlpack_device(obj: Any) -> tuple[int, int] | None:
     """Return the kind and number of an array's device; None if it has no ``__dlpack_device__``."""
-    method = getattr(obj, "__dlpack_device__", None)
-    if method is None:
+    if (method := getattr(obj, "__dlpack_device__", None)) is None:
         return None
     try:
         answer = method()

@@ -91,9 +91,7 @@ class ExportedMemory:
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         uses, consumer = self.uses, self.consumer
-        if ending() or uses.home == consumer:
-            return
-        if not _returned(uses, consumer):
+        if not (ending() or uses.home == consumer or _returned(uses, consumer)):
             defer(partial(_returned, uses, consumer))
 
 

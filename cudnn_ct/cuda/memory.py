@@ -101,8 +101,7 @@ def _idle_pointer(key: tuple[int, int, int]) -> int | None:
         _busy = True
         try:
             _sort_dropped()
-            idle = _idle.get(key)
-            if not idle:
+            if not (idle := _idle.get(key)):
                 return None
             _held[key[1]] -= key[2]
             return idle.pop()[0]
@@ -245,8 +244,14 @@ def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
     """Write a pattern of 1, 2, 4 or 8 bytes ``count`` times, by calls that a graph may replay."""
     if len(pattern) == 8 and pattern[:4] == pattern[4:]:
         pattern, count = pattern[:4], 2 * count
-    if len(pattern) == 8:
-        _fill_wide(pointer, pattern, count, stream)
+    if len(pattern) == 8:  # the driver has no memset for it: write one, and double it by copies
+        fill(pointer, pattern[:4], 1, stream)
+        fill(pointer + 4, pattern[4:], 1, stream)
+        nbytes, done = 8 * count, 8
+        while done < nbytes:
+            copied = min(done, nbytes - done)
+            copy_device(pointer + done, pointer, copied, stream)
+            done += copied
         return
     doing = f"filling {count * len(pattern):,} bytes at {pointer:#x}"
     value = int.from_bytes(pattern, sys.byteorder)
@@ -258,17 +263,6 @@ def _enqueue(doing: str, function: str, *arguments: Any, stream: Stream) -> None
     recording.refuse_unrecorded(stream)
     cuda.call(doing, function, *arguments, stream.handle, stream=stream)
     record_launch(doing, stream)
-
-
-def _fill_wide(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
-    """Write a pattern of 8 bytes, which the driver has no memset for: write one, and double it by copies."""
-    fill(pointer, pattern[:4], 1, stream)
-    fill(pointer + 4, pattern[4:], 1, stream)
-    nbytes, done = count * len(pattern), len(pattern)
-    while done < nbytes:
-        copied = min(done, nbytes - done)
-        copy_device(pointer + done, pointer, copied, stream)
-        done += copied
 
 
 def memory_info(device: int) -> tuple[int, int]:

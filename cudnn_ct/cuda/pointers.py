@@ -107,11 +107,9 @@ def allocation_at(address: int, device: int) -> Sequence[int]:
     answers, asked, arguments = _query.state
     asked.value = address  # some versions of the driver fail for unknown ones
     ask = cuda.native("cuPointerGetAttributes")
-    found: Sequence[int] = NOWHERE
-    if not ask(*arguments) and answers[0]:  # in most threads a device is current, and any will do
-        found = answers[:]
-    else:
+    if ask(*arguments) or not answers[0]:  # in most threads a device is current, and any will do
         with streams.on_device(device):
-            if not ask(*arguments):
-                found = answers[:]
+            if ask(*arguments):
+                return NOWHERE
+    found: Sequence[int] = answers[:]
     return found

@@ -28,8 +28,7 @@ class _Block:
 
     # Without a lock, because it may run in the middle of `allocate`: the methods of a list are atomic.
     def __del__(self) -> None:
-        arena = self.arena
-        arena.dropped.append((self.stream, self.size, self.handle))
+        self.arena.dropped.append((self.stream, self.size, self.handle))
 
 
 class Arena:
@@ -129,8 +128,7 @@ def current() -> Recording | None:
 
 def refuse(doing: str) -> None:
     """Raise if this thread records a function, because a graph cannot repeat ``doing``."""
-    recording = current()
-    if recording is not None:
+    if (recording := current()) is not None:
         raise recording.fail(f"{doing} cannot be recorded in a CUDA graph")
 
 
@@ -153,8 +151,7 @@ def refuse_unrecorded(stream: Stream) -> None:
 
 def keep(thing: object) -> None:
     """Keep an object as long as the graph that this thread records."""
-    recording = current()
-    if recording is not None:
+    if (recording := current()) is not None:
         recording.kept[id(thing)] = thing
 
 

@@ -13,8 +13,6 @@ from ..errors import NotSupportedError
 from . import driver as cuda
 from . import graph as graphs
 from . import stream as streams
-from .graph import Graph
-from .stream import Stream
 
 MAX_NODES = 1024  # of all replays of a device in this process; a node takes about 80 kB of device memory
 
@@ -23,7 +21,7 @@ class NoRoomError(NotSupportedError):
     """Replays that were launched lately have the nodes that a graph needs."""
 
 
-def capture(device: int, work: Callable[[Stream], object]) -> Graph:
+def capture(device: int, work: Callable[[streams.Stream], object]) -> graphs.Graph:
     """Capture the work that a function enqueues on a stream of this package, as an executable graph.
 
     Raises
@@ -62,7 +60,7 @@ def check_nodes(graph: object) -> int:
     return len(nodes)
 
 
-def launcher(graph: Graph, stream: Stream) -> Callable[[], int]:
+def launcher(graph: graphs.Graph, stream: streams.Stream) -> Callable[[], int]:
     """Return a function that launches a graph on a stream; it returns 0, or not 0 if nothing was launched.
 
     A stream that is being captured does not take a graph: its capture would have a graph as a node.
@@ -72,11 +70,7 @@ def launcher(graph: Graph, stream: Stream) -> Callable[[], int]:
         return launch
     status = ctypes.c_int()
     query = partial(cuda.native("cuStreamIsCapturing"), ctypes.c_void_p(stream.handle), ctypes.byref(status))
-
-    def launch_unless_capturing() -> int:
-        return query() or status.value or launch()
-
-    return launch_unless_capturing
+    return lambda: query() or status.value or launch()
 
 
 class ReplayTable(dict[Any, "Replay"]):
@@ -100,7 +94,7 @@ class Replay:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: graphs.Graph,
         launch: Callable[..., int],
         plan: Any,
         uses: object,
@@ -114,7 +108,7 @@ class Replay:
         self.recent = True
         self._graph, self.nodes, self.pool, self._key = graph, graph.nodes, pool, key
         self._table = weakref.ref(table)  # no cycle: the graph is destroyed with its table
-        pool.add(self)
+        pool.shared[id(self)] = weakref.ref(self)
         table[key] = self
 
     def drop(self) -> None:
@@ -126,31 +120,26 @@ class Replay:
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         pool = getattr(self, "pool", None)  # a signal handler may interrupt the constructor
         if pool is not None and not ending():
-            pool.remove(self)
+            pool.shared.pop(id(self), None)
 
 
 class ReplayPool:
-    """The replays of one thread on a device. All threads share the room for their nodes."""
+    """The replays of one thread on a device. All threads share the room for their nodes.
+
+    ``shared`` has the replays of all threads, whose nodes are counted.
+    """
 
     def __init__(self, device: int) -> None:
-        self._shared = _replays.setdefault(device, {})
-
-    def add(self, replay: Replay) -> None:
-        """Count the nodes of a new replay."""
-        self._shared[id(replay)] = weakref.ref(replay)
-
-    def remove(self, replay: Replay) -> None:
-        """Count the nodes of a replay no longer."""
-        self._shared.pop(id(replay), None)
+        self.shared = _replays.setdefault(device, {})
 
     def clear(self) -> None:
         """Drop the replays of this pool."""
-        for replay in _living(self._shared):
+        for replay in _living(self.shared):
             if replay.pool is self:
                 replay.drop()
 
     def __len__(self) -> int:
-        return sum(replay.pool is self for replay in _living(self._shared))
+        return sum(replay.pool is self for replay in _living(self.shared))
 
 
 # The replays of all threads by device, in the order in which they were examined or added.

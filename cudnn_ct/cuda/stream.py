@@ -298,10 +298,7 @@ def new_stream(device: int) -> Stream:
     return Stream(int(handle), device, owner=_Own())
 
 
-@cache
-def own_stream(device: int) -> Stream:
-    """Return a stream of this package, for memory whose users' streams may be destroyed before it."""
-    return new_stream(device)
+own_stream = cache(new_stream)  # for memory whose users' streams may be destroyed before it
 
 
 # --- forks -------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from . import event as events
 from . import interop, lifetime, recording
 from . import stream as streams
 from .array_key import ArrayKey, array_key
-from .lifetime import ExportedMemory, StreamUses
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class TypedMemory:
         self.home = home
         self.writer = writer
         self.external = external
-        self._uses: StreamUses | None = None
+        self._uses: lifetime.StreamUses | None = None
 
     @classmethod
     def over(
@@ -210,9 +209,8 @@ class TypedMemory:
 
     def record_use(self, stream: Stream) -> None:
         """Record that work on ``stream`` uses the memory, which is freed only after that work."""
-        if self.home is stream or self.home == stream:
-            return
-        self._known_uses().note(stream)
+        if self.home is not stream and self.home != stream:
+            self._known_uses().note(stream)
 
     def after_write(self, stream: Stream) -> None:
         """Record that ``stream`` wrote the contents, and make a foreign owner's stream wait for it.
@@ -241,11 +239,11 @@ class TypedMemory:
             view._uses = uses
             view.writer = self.writer
 
-    def _known_uses(self) -> StreamUses:
+    def _known_uses(self) -> lifetime.StreamUses:
         """Return the one record of the memory's uses, whichever thread creates it."""
         with lifetime.noting:
             if self._uses is None or self._uses.over:
-                self._uses = StreamUses(self.memory, self.home)
+                self._uses = lifetime.StreamUses(self.memory, self.home)
             return self._uses
 
     # --- exchange with other libraries ---
@@ -284,7 +282,7 @@ class TypedMemory:
         if stream != -1:
             consumer = interop.consumer_stream(stream or streams.LEGACY_DEFAULT, self.device)
             self.wait_for_writer(consumer)
-            owner = ExportedMemory(self.memory, self.home, consumer)
+            owner = lifetime.ExportedMemory(self.memory, self.home, consumer)
         capsule: CapsuleType = interop.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
         return capsule
 

@@ -12,7 +12,6 @@ from . import event as events
 from . import stream as streams
 from .lifetime import ExportedMemory
 from .replay import Replay
-from .stream import Stream
 
 
 class Workspace:
@@ -25,7 +24,7 @@ class Workspace:
 
     __slots__ = ("_replays", "exported", "handle", "size")
 
-    def __init__(self, nbytes: int, stream: Stream, what: str = "a workspace") -> None:
+    def __init__(self, nbytes: int, stream: streams.Stream, what: str) -> None:
         self._replays: WeakSet[Replay] = WeakSet()
         home = stream if stream.lasts else streams.own_stream(stream.device)
         memory = allocator.allocate(nbytes, home, what)
@@ -39,10 +38,9 @@ class Workspace:
         self._replays.add(replay)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if ending():
-            return
-        for replay in list(self._replays):
-            replay.drop()
+        if not ending():
+            for replay in list(self._replays):
+                replay.drop()
 
 
 @dataclass(slots=True, eq=False)

@@ -74,9 +74,7 @@ GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 def activation_needs(params: Mapping[str, Any]) -> Needs:
-    if params["mode"].lower() == "identity":
-        return {"x": ()}
-    return {"x": ("y",) if params["mode"].lower() in OF_RESULT else ("x", "y")}
+    return {"x": _read_before(params["mode"], ("x", "y"))}
 
 
 def activation(ops: Any, at: Backward) -> dict[str, Any]:
@@ -115,7 +113,7 @@ def before_activation(ops: Any, at: Backward, coefficient: float, again: Callabl
 
 
 def _read_before(kind: str, every: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what :func:`before_activation` reads: nothing, the result, or ``every`` operand too."""
+    """Return what the gradient before an activation reads: nothing, the result, or ``every`` operand too."""
     if kind.lower() == "identity":
         return ()
     return ("y",) if kind.lower() in OF_RESULT else every

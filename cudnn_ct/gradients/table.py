@@ -8,11 +8,7 @@ forward pass without saved results.
 from __future__ import annotations
 
 from . import formulas as f
-from .row import Needs, Param, Row
-
-
-def _all_of(names: tuple[str, ...], read: tuple[str, ...]) -> Needs:
-    return dict.fromkeys(names, read)
+from .row import NONE, Param, Row
 
 
 def _first(*names: str) -> dict[str, int]:
@@ -21,7 +17,14 @@ def _first(*names: str) -> dict[str, int]:
 
 _NORM = ("x", "scale", "bias")
 _XY = _first("x", "y")
-_ROWS_READ = ("x", "scale", *f.STATISTICS)
+_BACKWARD = _first("dy", "x", "y", "dx")
+_OF_IMAGES = _first("x", "y", *f.STATISTICS)
+
+# Most normalisations, and their gradients.
+_NORMALISED = Row(
+    "", _NORM, ("y", *f.STATISTICS), f.EPSILON, needs=dict.fromkeys(_NORM, ("x", "scale", *f.STATISTICS))
+)
+_NORM_BACKWARD = Row("", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.EPSILON)
 
 # fmt: off
 OPERATIONS: dict[str, Row] = {
@@ -55,73 +58,58 @@ OPERATIONS: dict[str, Row] = {
     ),
     "activation_backward": Row(
         "activation_backward", ("dy", "x", "y"), ("dx",), f.ACTIVATION,
-        needs=f.activation_backward_needs, gradient=f.activation_backward, batch=_first("dy", "x", "y", "dx"),
+        needs=f.activation_backward_needs, gradient=f.activation_backward, batch=_BACKWARD,
     ),
     "pool": Row("pool", ("x",), ("y",), f.POOLING, needs=f.pool_needs, gradient=f.pool, batch=_XY),
     "pool_backward": Row(
         "pool_backward", ("dy", "x", "y"), ("dx",), f.POOLING,
-        needs=f.pool_backward_needs, gradient=f.pool_backward, batch=_first("dy", "x", "y", "dx"),
+        needs=f.pool_backward_needs, gradient=f.pool_backward, batch=_BACKWARD,
     ),
     "softmax": Row("softmax", ("x",), ("y",), f.SOFTMAX, needs={"x": ("y",)}, gradient=f.softmax),
     "softmax_backward": Row("softmax_backward", ("dy", "y"), ("dx",), f.SOFTMAX),
     "lrn": Row("lrn", ("x",), ("y",), f.LRN, needs={"x": ("x", "y")}, gradient=f.lrn, batch=_XY),
-    "lrn_backward": Row(
-        "lrn_backward", ("dy", "x", "y"), ("dx",), f.LRN, batch=_first("dy", "x", "y", "dx")
-    ),
+    "lrn_backward": Row("lrn_backward", ("dy", "x", "y"), ("dx",), f.LRN, batch=_BACKWARD),
     "batch_norm_training": Row(
         "batch_norm_training", (*_NORM, "residual", "running_mean", "running_var"), ("y", *f.STATISTICS),
         f.BATCH_NORM_TRAINING, optional=("residual", "running_mean", "running_var"),
         updated=("running_mean", "running_var"), needs=f.batch_norm_needs, gradient=f.batch_norm_training,
     ),
-    "batch_norm_backward": Row(
-        "batch_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.EPSILON,
-    ),
+    "batch_norm_backward": _NORM_BACKWARD._replace(function="batch_norm_backward"),
     "batch_norm_activation_backward": Row(
         "batch_norm_backward", ("dy", "x", "scale", *f.STATISTICS, "y"), (*f.NORM_GRADIENTS, "dz"),
         {**f.EPSILON, "activation": Param("str", "relu")},
     ),
     "batch_norm_inference": Row(
         "batch_norm_inference", (*_NORM, "mean", "var"), ("y",), f.EPSILON,
-        needs=_all_of(_NORM, ("x", "scale", "mean", "var")), gradient=f.batch_norm_inference, batch=_XY,
+        needs=dict.fromkeys(_NORM, ("x", "scale", "mean", "var")), gradient=f.batch_norm_inference, batch=_XY,
     ),
     "batch_norm_inference_backward": Row(
         "batch_norm_inference_backward", ("dy", "x", "scale", "mean", "var"), f.NORM_GRADIENTS, f.EPSILON,
     ),
-    "instance_norm": Row(
-        "instance_norm", _NORM, ("y", *f.STATISTICS), f.EPSILON, needs=_all_of(_NORM, _ROWS_READ),
-        gradient=f.instance_norm, batch=_first("x", "y", *f.STATISTICS),
+    "instance_norm": _NORMALISED._replace(
+        function="instance_norm", gradient=f.instance_norm, batch=_OF_IMAGES,
     ),
-    "instance_norm_backward": Row(
-        "instance_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.EPSILON,
+    "instance_norm_backward": _NORM_BACKWARD._replace(function="instance_norm_backward"),
+    "group_norm": _NORMALISED._replace(
+        function="group_norm", params=f.GROUPS, gradient=f.group_norm, batch=_OF_IMAGES,
     ),
-    "group_norm": Row(
-        "group_norm", _NORM, ("y", *f.STATISTICS), f.GROUPS, needs=_all_of(_NORM, _ROWS_READ),
-        gradient=f.group_norm, batch=_first("x", "y", *f.STATISTICS),
-    ),
-    "group_norm_backward": Row(
-        "group_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.GROUPS,
-    ),
-    "layer_norm": Row(
-        "layer_norm", _NORM, ("y", *f.STATISTICS), f.EPSILON, optional=("bias",),
-        needs=_all_of(_NORM, _ROWS_READ), gradient=f.layer_norm,
-    ),
+    "group_norm_backward": _NORM_BACKWARD._replace(function="group_norm_backward", params=f.GROUPS),
+    "layer_norm": _NORMALISED._replace(function="layer_norm", optional=("bias",), gradient=f.layer_norm),
     "layer_norm_inference": Row(
         "layer_norm", _NORM, ("y",), f.EPSILON, optional=("bias",), fixed={"training": False},
     ),
-    "layer_norm_backward": Row(
-        "layer_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS,
+    "layer_norm_backward": _NORM_BACKWARD._replace(function="layer_norm_backward", params=NONE),
+    "ada_layer_norm": _NORMALISED._replace(
+        function="ada_layer_norm", optional=("bias",), gradient=f.ada_layer_norm,
+        batch=_first(*_NORM, "y", *f.STATISTICS),
     ),
-    "ada_layer_norm": Row(
-        "ada_layer_norm", _NORM, ("y", *f.STATISTICS), f.EPSILON, optional=("bias",),
-        needs=_all_of(_NORM, _ROWS_READ), gradient=f.ada_layer_norm, batch=_first(*_NORM, "y", *f.STATISTICS),
-    ),
-    "ada_layer_norm_backward": Row(
-        "ada_layer_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS,
+    "ada_layer_norm_backward": _NORM_BACKWARD._replace(
+        function="ada_layer_norm_backward", params=NONE,
         batch=_first("dy", "x", "scale", *f.STATISTICS, *f.NORM_GRADIENTS),
     ),
     "rms_norm": Row(
         "rms_norm", _NORM, ("y", "invrms"), f.EPSILON, optional=("bias",),
-        needs=_all_of(_NORM, ("x", "scale", "invrms")), gradient=f.rms_norm,
+        needs=dict.fromkeys(_NORM, ("x", "scale", "invrms")), gradient=f.rms_norm,
     ),
     "rms_norm_inference": Row(
         "rms_norm", _NORM, ("y",), f.EPSILON, optional=("bias",), fixed={"training": False},
@@ -143,7 +131,7 @@ OPERATIONS: dict[str, Row] = {
     ),
     "attention": Row(
         "attention", (*f.QKV, "bias"), ("y", "stats"), f.ATTENTION, optional=("bias",),
-        fixed={"return_stats": True}, needs=_all_of((*f.QKV, "bias"), f.ATTENDED), gradient=f.attention,
+        fixed={"return_stats": True}, needs=dict.fromkeys((*f.QKV, "bias"), f.ATTENDED), gradient=f.attention,
         batch=_first(*f.QKV, "y", "stats"),
     ),
     "attention_inference": Row(
@@ -170,7 +158,7 @@ OPERATIONS: dict[str, Row] = {
         needs={"dgrid": ()}, gradient=f.affine_grid_backward, batch=_first("dgrid", "dtheta"),
     ),
     "grid_sample": Row(
-        "grid_sample", ("x", "grid"), ("y",), needs=_all_of(("x", "grid"), ("x", "grid")),
+        "grid_sample", ("x", "grid"), ("y",), needs=dict.fromkeys(("x", "grid"), ("x", "grid")),
         gradient=f.grid_sample, batch=_first("x", "grid", "y"),
     ),
     "grid_sample_backward": Row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from .._config import config
@@ -13,10 +13,9 @@ from ..facts import Fact, FactsError, Target, facts, ignores, user_facts
 from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
 from ..graph.layouts import NATIVE
 from ..graph.offline import target_of
-from ..shapes.conv import ConvProblem, written_as
+from ..shapes.conv import ConvProblem, conv_problem, written_as
 from ..shapes.graph.pointwise import LOGICAL
 from ..shapes.specs import TensorSpec
-from .order import size_names, sizes_of
 from .subjects import Convolution, Norm, Product, Subject, convolutions_of, subjects_of
 
 Condition = Callable[[Any], bool]
@@ -77,8 +76,7 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
     """Yield the facts of a kind that hold for a subject."""
     check_user_facts()
     operation, value = subject
-    known = facts(kind, operation, target)
-    if not known:
+    if not (known := facts(kind, operation, target)):
         return
     conditions = conditions_of(FAMILIES[operation])
     held: dict[str, bool] = {}  # many rows share a condition
@@ -102,8 +100,7 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
 def check_user_facts() -> None:
     """Raise FactsError if a row of a user has an unknown operation or condition."""
     for row in user_facts():
-        wrong = why_unknown(row)
-        if wrong:
+        if wrong := why_unknown(row):
             raise FactsError(f"{config.facts}: line {row['line']}: {wrong}")
 
 
@@ -138,15 +135,55 @@ def without_wrong_tf32(problem: ConvProblem) -> ConvProblem:
     return problem._replace(tensor_cores=False) if wrong else problem
 
 
+# Rows of facts with sizes are fitted to timings on one GPU. One that no longer holds costs time, never a
+# result.
+TILE = 128  # rows and columns of the result tiles of the larger kernels
+THIN = 32  # with fewer channels, transforms and wide tiles do not pay off
+
+
+def sizes_of(subject: Any) -> dict[str, Any]:
+    """Return the sizes that matter to the kernels of a convolution; conditions of rows name them."""
+    core: ConvProblem = subject.core
+    (batch, channels, *image), (filters, thick, *window) = core.x.shape, core.w.shape
+    result = core.y.shape[2:]
+    inputs, outputs = batch * prod(image), batch * prod(result)  # pixels
+    strided, dense, thinner = max(core.stride) > 1, core.groups == 1, min(channels, filters)
+    plain, point = not strided and max(core.dilation) == 1, prod(window) == 1
+    return {
+        "precision": "tf32" if core.tensor_cores and core.x.dtype == "float32" else core.compute,
+        "fused": subject.fused,
+        "channels_last": bool(core.common_layouts) and written_as(core.x, core) == "nhwc",
+        "axes": len(window),
+        "point": point,
+        "flat_point": point and len(window) == 2,
+        "plain": plain,
+        "strided": strided,
+        "square3": window == [3, 3] and plain and dense and thinner >= THIN,  # suits Winograd
+        "groups": core.groups,
+        "dense": dense,
+        "grouped": not dense and thick > 1,
+        "depthwise": not dense and thick == 1,
+        "thick": thick,  # channels per group
+        "thinner": thinner,
+        "products": channels * filters,
+        "taps": channels * filters * prod(window),
+        "image": prod(image),  # pixels per image of x
+        "result": prod(result),  # pixels per image of y
+        "inputs": inputs,
+        "outputs": outputs,
+        "tiles_in": ceil(inputs / TILE) * ceil(channels / TILE),  # of a result with the size of x
+        "tiles_out": ceil(outputs / TILE) * ceil(filters / TILE),
+    }
+
+
+def size_names() -> frozenset[str]:
+    """Return the names of the sizes, with which rows may ask for ``NAME``, ``min_NAME`` or ``max_NAME``."""
+    point = TensorSpec.packed((1, 1, 1, 1))
+    return frozenset(sizes_of(Convolution(conv_problem("forward", point, point))))
+
+
 def _channels_first(spec: TensorSpec, problem: ConvProblem) -> bool:
     return bool(spec.layouts) and written_as(spec, problem) != "nhwc"
-
-
-def _contiguous_in_nchw(problem: ConvProblem) -> bool:
-    for spec in (problem.x, problem.w, problem.y):
-        if spec.dtype != problem.compute or "nchw" not in spec.layouts:
-            return False
-    return True
 
 
 def _has(node: str) -> Condition:
@@ -186,7 +223,10 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
     "y that is not in NHWC": lambda p: _channels_first(p.core.y, p.core),
     "tensors that are not all NHWC": lambda p: "nhwc" not in p.core.common_layouts,
     "tensors of different layouts": lambda p: not p.core.common_layouts,
-    "contiguous in NCHW in one dtype": lambda p: _contiguous_in_nchw(p.core),
+    "contiguous in NCHW in one dtype": lambda p: (
+        "nchw" in p.core.common_layouts
+        and p.core.x.dtype == p.core.w.dtype == p.core.y.dtype == p.core.compute
+    ),
     "channels that are not multiples of 8": lambda p: bool(p.core.x.shape[1] % 8 or p.core.y.shape[1] % 8),
     "2 channels modulo 8": lambda p: p.core.x.shape[1] % 8 == 2,
     "other operations in the graph": lambda subject: bool(subject.nodes),
@@ -278,10 +318,8 @@ def _selects_beside_vector(problem: Any) -> bool:
 
 def _clips_beside_product(problem: Any) -> bool:
     clips = ("relu_lower_clip", "relu_upper_clip")
-    clipped = any(
-        one.attribute("mode") == "relu_fwd" and any(one.attribute(name) is not None for name in clips)
-        for one in problem.nodes
-    )
+    cut = [one for one in problem.nodes if one.attribute("mode") == "relu_fwd"]
+    clipped = any(one.attribute(name) is not None for one in cut for name in clips)
     return clipped and _has_kind(problem, "matmul")
 
 

@@ -126,8 +126,7 @@ def _precision(problem: Any) -> tuple[frozenset[str], str]:
     """Return the notes of engines that are coarser than a problem allows, and its precision."""
     if type(problem).__name__ == "GraphProblem":
         return (_COARSE if is_exact(problem) else frozenset()), "float32"
-    core = getattr(problem, "core", None)
-    if core is None:
+    if (core := getattr(problem, "core", None)) is None:
         return frozenset(), ""
     excluded = frozenset() if core.tensor_cores else _COARSE
     if core.compute in ("float64", "int32"):  # tensor cores are as precise as other units

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -69,10 +69,6 @@ def convolutions_of(problem: Any) -> list[ConvProblem]:
 # --- named operations --------------------------------------------------------------------------------------
 
 
-def _plain(problem: ConvProblem) -> Iterator[Subject]:
-    yield OPERATIONS[problem.direction], Convolution(problem)
-
-
 def _fused(problem: Any) -> Iterator[Subject]:
     beta = problem.activation == "swish" and getattr(problem, "coefficient", 0) not in (0, 1)
     nodes = frozenset({"pointwise", f"{problem.activation}_fwd"})
@@ -80,9 +76,12 @@ def _fused(problem: Any) -> Iterator[Subject]:
     yield OPERATIONS[problem.core.direction], Convolution(problem.core, nodes, beta, fused=separate)
 
 
-def _of_training(*nodes: str) -> Callable[[Any], Iterator[Subject]]:
-    def subjects(problem: Any) -> Iterator[Subject]:
-        yield OPERATIONS[problem.core.direction], Convolution(problem.core, frozenset(nodes))
+def _convolution(*nodes: str) -> Callable[[Any], Iterable[Subject]]:
+    """Return the function of a problem that is one convolution, with other nodes of its graph."""
+
+    def subjects(problem: Any) -> list[Subject]:
+        core = problem.core
+        return [(OPERATIONS[core.direction], Convolution(core, frozenset(nodes)))]
 
     return subjects
 
@@ -112,10 +111,6 @@ def node_mode(problem: Any) -> str:
     """Return the mode of the node; with one sample, layer normalisation has more engines."""
     adaptive = problem.mode == "ada_layer_norm" and problem.shape.samples > 1
     return problem.mode if adaptive or problem.mode == "rms_norm" else "layer_norm"
-
-
-def _network(problem: Any) -> Iterator[Subject]:
-    yield "rnn", problem
 
 
 # --- graphs ------------------------------------------------------------------------------------------------
@@ -177,19 +172,19 @@ def _convolution_of(problem: Any, one: Any) -> ConvProblem:
 
 
 # By name, so that a convolution does not import the problems of attention.
-_BY_TYPE: dict[str, Callable[[Any], Iterator[Subject]]] = {
-    "ConvProblem": _plain,
+_BY_TYPE: dict[str, Callable[[Any], Iterable[Subject]]] = {
+    "ConvProblem": _convolution(),
     "FusedConv": _fused,
     "ScaledConv": _fused,
     "Float8Conv": _fused,
-    "StatisticsProblem": _of_training("pointwise", "gen_stats"),
-    "DataGradient": _of_training("pointwise", "bn_backward_weights"),
-    "FilterGradient": _of_training("pointwise"),
+    "StatisticsProblem": _convolution("pointwise", "gen_stats"),
+    "DataGradient": _convolution("pointwise", "bn_backward_weights"),
+    "FilterGradient": _convolution("pointwise"),
     "MatmulProblem": _product,
     "AttentionProblem": _attention,
     "ScaledAttentionProblem": _attention,
     "RowNorm": _row_norm,
     "RowNormGradient": _row_norm,
     "GraphProblem": _graph,
-    "RNNProblem": _network,
+    "RNNProblem": lambda problem: [("rnn", problem)],
 }

@@ -9,7 +9,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import testing
-from cudnn_ct.cuda import allocator
+from cudnn_ct.cuda import allocator, recording
 from cudnn_ct.cuda.array_key import array_key
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.shapes.specs import TensorSpec
@@ -73,7 +73,7 @@ def test_small_results_of_one_call_share_a_block(host: Host) -> None:
     )
     assert own is given
     assert [entry[0] for entry in host.log] == ["allocate"] * 2
-    assert last.pointer == first.pointer + allocator.GRANULARITY
+    assert last.pointer == first.pointer + recording.GRANULARITY
     address = first.pointer
     last.close()
     del last
@@ -84,7 +84,7 @@ def test_small_results_of_one_call_share_a_block(host: Host) -> None:
     assert not any(entry[0] == "wait" for entry in host.log)
     del first
     assert [entry[:2] for entry in host.log if entry[0] == "wait"] == [("wait", 1)], "the last gives it back"
-    assert allocator.allocate_block(4 * allocator.GRANULARITY, stream, "").handle == address
+    assert allocator.allocate_block(4 * recording.GRANULARITY, stream, "").handle == address
 
 
 def test_idle_blocks_are_freed_when_memory_is_short(host: Host) -> None:

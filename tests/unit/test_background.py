@@ -24,7 +24,7 @@ from cudnn_ct.cuda import stream
 names = ["cudnn_ct." + name for name in _background.MODULES]
 assert not any(name in sys.modules for name in names)
 stream.set_device(0)
-print(all(name in sys.modules for name in names), _background._running.thread)
+print(all(name in sys.modules for name in names), _background._thread)
 """
 
 
@@ -52,6 +52,6 @@ def test_failure_is_left_to_the_first_use_of_the_module(
     if failure == "thread":
         monkeypatch.setattr(threading.Thread, "start", start)
     _background.begin()
-    assert (_background._running.thread is None) == (failure == "thread")
+    assert (_background._thread is None) == (failure == "thread")
     _background.finish()
-    assert _background._running.thread is None
+    assert _background._thread is None

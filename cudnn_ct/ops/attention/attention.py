@@ -13,13 +13,8 @@ from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...autotune.request import request
 from ...plans.base import SelectedPlan
+from ...shapes import attention_rules as rules
 from ...shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
-from ...shapes.attention_rules import (
-    attention_gradient_problem,
-    attention_problem,
-    padding_problem,
-    sequence_lengths,
-)
 from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.parse import as_bool
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
@@ -147,15 +142,10 @@ def attention(
     if not (
         bias is page_table is lengths_q is lengths_kv is offsets_q is offsets_kv is seed is offset is None  # type: ignore[comparison-overlap]
     ):
-        names, arrays, longest, stream = gather(
-            {"q": q, "k": k, "v": v, "bias": bias, "page_table": page_table},
-            {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset},
-            (offsets_q, offsets_kv),
-            outs[0],
-            causal,
-            window,
-            stream,
-        )
+        given = {"q": q, "k": k, "v": v, "bias": bias, "page_table": page_table}
+        numbers = {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset}
+        starts = (offsets_q, offsets_kv)
+        names, arrays, longest, stream = gather(given, numbers, starts, outs[0], causal, window, stream)
     params = (
         return_stats, scale, causal, window, dropout, longest, algo, deterministic, workspace_limit, strict,
     )  # fmt: skip
@@ -242,15 +232,10 @@ def attention_backward(
     if not (
         bias is lengths_q is lengths_kv is offsets_q is offsets_kv is seed is offset is None  # type: ignore[comparison-overlap]
     ):
-        names, arrays, longest, stream = gather(
-            {"dy": dy, "q": q, "k": k, "v": v, "y": y, "stats": stats, "bias": bias},
-            {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset},
-            (offsets_q, offsets_kv),
-            y,
-            causal,
-            window,
-            stream,
-        )
+        given = {"dy": dy, "q": q, "k": k, "v": v, "y": y, "stats": stats, "bias": bias}
+        numbers = {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset}
+        starts = (offsets_q, offsets_kv)
+        names, arrays, longest, stream = gather(given, numbers, starts, y, causal, window, stream)
     params = (
         with_bias, scale, causal, window, dropout, longest, algo, deterministic, workspace_limit, strict,
     )  # fmt: skip
@@ -266,12 +251,14 @@ def _wanted_deterministic(given: Any) -> bool:
 
 
 def _forward(specs: Specs, outs: Outs, *params: Any, aligned: bool, **_: Any) -> AttentionProblem:
-    return attention_problem(specs, tuple(outs), *params[:6], aligned=aligned)
+    return rules.attention_problem(specs, tuple(outs), *params[:6], aligned=aligned)
 
 
 def _backward(specs: Specs, outs: Outs, *params: Any, aligned: bool, **_: Any) -> AttentionProblem:
     same = _wanted_deterministic(params[7])
-    return attention_gradient_problem(specs, tuple(outs), *params[:6], aligned=aligned, deterministic=same)
+    return rules.attention_gradient_problem(
+        specs, tuple(outs), *params[:6], aligned=aligned, deterministic=same
+    )
 
 
 def _select(problem: AttentionProblem, params: tuple[Any, ...]) -> Select:
@@ -332,14 +319,14 @@ def clear_padding(
         where = stream_of(x, "x", stream)
         x, stream = as_operand(x, "x", where), where
         rows = x.shape[2] if len(x.shape) == 4 else 0  # the problem reports another number of axes
-        numbers = sequence_lengths(lengths, rows, "lengths") if rows else lengths
+        numbers = rules.sequence_lengths(lengths, rows, "lengths") if rows else lengths
         lengths = uploaded(numbers, "int32", where, "lengths")
     return execute(_CLEAR, ("x", "lengths"), (x, lengths), outs=(out,), stream=stream)[0]
 
 
 _CLEAR = Operation(
     "a clearing of padding",
-    padding_problem,
+    rules.padding_problem,
     (
         Implementation(clearing_plan, aligned=True, scales=False),
         by_engines(partial(clearing_plan, by_driver=True)),

@@ -136,8 +136,7 @@ class _Nodes(NodeBuilder):
         return tensor
 
     def _given(self, name: str, ragged: str = "", spec: TensorSpec | None = None) -> Tensor:
-        tensor = self._operand(name, ragged, spec)
-        if tensor is None:
+        if (tensor := self._operand(name, ragged, spec)) is None:
             raise ValueError(f"the problem lacks {name}")
         return tensor
 
@@ -166,21 +165,13 @@ class _Nodes(NodeBuilder):
         tensor = self._given(name, ragged)
         if problem.page_table is None:
             return tensor
-        head = tensor.spec.shape[3]
-        shape = (sizes.batch, sizes.kv_heads, sizes.keys, head)
+        shape = (sizes.batch, sizes.kv_heads, sizes.keys, tensor.spec.shape[3])
         loaded = self._virtual(shape, self.dtype)
         written = transposed(loaded) if name == "k" else loaded
         name = "page_table" if name == "k" else "page_table_v"
         table = self._given(name, spec=problem.page_table_v or problem.page_table)
-        self.nodes.append(
-            node(
-                "paged_cache_load",
-                container_desc=tensor,
-                ydesc=written,
-                sequence_desc=self.lengths[1],
-                page_table_desc=table,
-            )
-        )
+        places = {"sequence_desc": self.lengths[1], "page_table_desc": table}
+        self.nodes.append(node("paged_cache_load", container_desc=tensor, ydesc=written, **places))
         return loaded
 
     def _scores(self, q: Tensor, k: Tensor, *, padded: bool) -> Tensor:
@@ -225,8 +216,7 @@ class _Nodes(NodeBuilder):
 
     def _kept(self) -> Tensor | None:
         """Return the random matrix of ones and zeros of dropout; None without dropout."""
-        rate = self.problem.dropout
-        if not rate:
+        if not (rate := self.problem.dropout):
             return None
         seed, offset = self._given("seed"), self._given("offset")
         kept = self._virtual(self.scores)
@@ -245,8 +235,7 @@ class _Nodes(NodeBuilder):
         weights, total = self._exponentials(scores, self.rows, lambda: self._operand("stats", "starts_stats"))
         narrow = self._virtual(self.scores, self.dtype)
         weights = self._pointwise("div", weights, total, y=None if rate else narrow)
-        kept = self._kept()
-        if kept is not None:
+        if (kept := self._kept()) is not None:
             weights = self._pointwise("mul", weights, kept)
             weights = self._pointwise("mul", weights, self._value(1 / (1 - rate)), y=narrow)
         v = self._loaded("v", "starts_v")
@@ -261,8 +250,7 @@ class _Nodes(NodeBuilder):
         stats = self._given("saved_stats", "starts_stats")
         kept = self._kept()
 
-        product = self._pointwise("mul", dy, y)
-        total = self._reduce("add", product, self._virtual(self.rows))
+        total = self._reduce("add", self._pointwise("mul", dy, y), self._virtual(self.rows))
         sums = self._given("sums", spec=TensorSpec.packed(self.rows))
         self._pointwise("mul", total, self._value(1 - rate), y=sums)
 

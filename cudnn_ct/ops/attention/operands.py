@@ -85,9 +85,7 @@ def uploaded(values: Any, dtype: str, where: Stream, name: str = "offsets") -> D
         host = np.atleast_1d(np.asarray(values, row.numpy))
     except OverflowError:
         raise ValueError(f"{name} is out of range: got {values}, expected {dtype}") from None
-    if array_shapes.active():
-        return asarray(host)
-    return DeviceArray.from_host(host, row, "nchw", where)
+    return asarray(host) if array_shapes.active() else DeviceArray.from_host(host, row, "nchw", where)
 
 
 def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], band: Band) -> None:
@@ -100,11 +98,8 @@ def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], ba
         return  # the problem reports it
     keys = v[2] * (given["page_table"].shape[-1] if "page_table" in given else 1)
     longest = {"lengths_q": q[2], "lengths_kv": keys}
-    checked = {
-        name: rules.sequence_lengths(in_host[name], longest[name], name)
-        for name in longest
-        if name in in_host
-    }
+    known = [name for name in longest if name in in_host]
+    checked = {name: rules.sequence_lengths(in_host[name], longest[name], name) for name in known}
     in_host |= checked
     for name, numbers in checked.items():
         if len(numbers) != q[0]:
@@ -165,8 +160,7 @@ def _add_starts(
     arrays: dict[tuple[int, int], DeviceArray] = {}
     wide = max(int(starts[-1]) * step for starts, step in steps.values()) > INT32_MAX
     for name, (starts, step) in steps.items():
-        key = (id(starts), step)
-        if key not in arrays:
+        if (key := (id(starts), step)) not in arrays:
             arrays[key] = uploaded(starts * step, "int64" if wide else "int32", where)
         given[f"starts_{name}"] = arrays[key]
     return rules.longest_sequence(lengths["lengths_q"]), rules.longest_sequence(lengths["lengths_kv"])

@@ -15,10 +15,7 @@ from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
 from ...plans.workspace import nbytes_of, room_of
 from ...plans.wrappers import on_copies
 from ...shapes.attention import AttentionProblem
-from ...shapes.attention_rules import (
-    PaddingProblem,
-    like_axes,
-)
+from ...shapes.attention_rules import PaddingProblem, like_axes
 from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
@@ -50,8 +47,7 @@ def copy_into(context: Context, spec: TensorSpec, copy: TensorSpec) -> Plan:
             convert = cast_or_copy_plan(spec, converted)
         steps, source = [Step(convert, (0, 2))], 2
         temporaries, spec = [converted], converted
-    grown = _grown(spec, copy)
-    if grown:
+    if grown := _grown(spec, copy):
         steps.append(Step(fill_plan(copy, 0.0), (1,)))
     if any(spec.shape[axis] == 1 for axis in grown):
         steps.append(Step(op_tensor_of("add", copy, spec, copy), (1, source, 1)))
@@ -67,11 +63,8 @@ def copy_out_of(context: Context, copy: TensorSpec, spec: TensorSpec) -> Plan:
         return cast_or_copy_plan(copy._replace(shape=spec.shape), spec)
     terms, sums = TensorSpec.packed(copy.shape), TensorSpec.packed(spec.shape)
     add = reduce_plan(ReduceProblem(terms, sums, None, grown, "add", True), context)
-    steps = [
-        Step(cast_or_copy_plan(copy, terms), (0, 2)),
-        Step(add, (2, 3)),
-        Step(cast_or_copy_plan(sums, spec), (3, 1)),
-    ]
+    first, last = cast_or_copy_plan(copy, terms), cast_or_copy_plan(sums, spec)
+    steps = [Step(first, (0, 2)), Step(add, (2, 3)), Step(last, (3, 1))]
     return chained([terms, sums], steps, scaled=NO_STEP)
 
 
@@ -124,31 +117,22 @@ def _planned(
     return Program(Steps((), [*fills, Step(inner, None, ALPHA, BETA, offsets)]), about="{}", main=inner)
 
 
-SOURCE = ReducedSource(
-    ENGINES,
-    lambda problem: _core(problem).problem,
-    _planned,
-    lambda row, problem: _adapted(row, _core(problem)),
-    comparable=False,
-)
-"""The engines of the graph that `core.core_of` reduces a problem to."""
-
-
-def _adapted(row: Candidate, core: Core) -> Candidate:
+def _adapted(row: Candidate, given: AttentionProblem) -> Candidate:
     """Add the workspace of buffers, and what the notes of engines omit: dq is summed in any order."""
+    core = _core(given)
     problem = core.problem
     same = problem.dy is None or problem.deterministic or problem.dbias is not None
     misaligned = any(part.offset % ALIGNMENT for part in core.parts)
     graph, names = named_graph(problem)
-    room = room_of(
-        [
-            *(tensor.spec for name, tensor in zip(names, graph.operands, strict=True) if name in _BUFFERS),
-            *_new_lengths(core),
-            *(part.copy or part.spec for part in core.parts if part.copy or misaligned),
-        ]
-    )
+    buffers = [tensor.spec for name, tensor in zip(names, graph.operands, strict=True) if name in _BUFFERS]
+    copies = [part.copy or part.spec for part in core.parts if part.copy or misaligned]
+    room = room_of([*buffers, *_new_lengths(core), *copies])
     room += sum(room_of_conversion(part.spec, part.copy) for part in core.parts if part.copy)
     return row._replace(workspace=row.workspace + room, deterministic=row.deterministic and same)
+
+
+SOURCE = ReducedSource(ENGINES, lambda problem: _core(problem).problem, _planned, _adapted, comparable=False)
+"""The engines of the graph that `core.core_of` reduces a problem to."""
 
 
 def _new_lengths(core: Core) -> list[TensorSpec]:
@@ -174,12 +158,9 @@ def _with_buffers(inner: Plan, core: Core, product: Plan | None) -> Plan:
     steps = [Step(inner, places, ALPHA, BETA)]
     if product is not None:
         steps.insert(0, Step(product, (order["lengths_q"], order["lengths_kv"], added["lengths_kv"])))
-    return Program(
-        Steps([nbytes_of(spec) for spec in specs.values()], steps),
-        constants=[partial(_lengths, value) for value in constants.values()],
-        about="{}\n  the end of the keys is masked by lengths" if constants else "{}",
-        main=inner,
-    )
+    room, numbers = [*map(nbytes_of, specs.values())], [partial(_lengths, one) for one in constants.values()]
+    about = "{}\n  the end of the keys is masked by lengths" if constants else "{}"
+    return Program(Steps(room, steps), constants=numbers, about=about, main=inner)
 
 
 def _lengths(values: Sequence[int], context: Context) -> DeviceNumbers:

@@ -11,9 +11,7 @@ from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...autotune.measurement import Algorithms, benchmark_rows
 from ...autotune.request import AlgoRequest
-from ...context import Context
 from ...cuda import stream as streams
-from ...cuda.stream import Stream
 from ...errors import NotInitializedError
 from ...shapes.conv import ROLES
 from ...shapes.parse import as_bool, as_choice, as_float
@@ -126,12 +124,16 @@ class ConvPlan(Prepared):
             # Not the stream that the plan was made on, which may have been destroyed.
             return self._plan_of(context.current(streams.default_stream(self._device))).call
 
-    def _plan_of(self, ctx: Context) -> ThreadPlan:
+    def _plan_of(self, ctx: context.Context) -> ThreadPlan:
         """Return what this thread prepared; prepare it in the thread's first use of the plan."""
         return self._plans.get(ctx) or self._plans.put(ctx, ThreadPlan(self._prepare(ctx)))
 
     def _check(
-        self, arrays: tuple[DeviceArray, ...], out: DeviceArray | None, mine: ThreadPlan, stream: Stream
+        self,
+        arrays: tuple[DeviceArray, ...],
+        out: DeviceArray | None,
+        mine: ThreadPlan,
+        stream: streams.Stream,
     ) -> None:
         """Raise unless the operands, and the result if it is given, are as the plan was prepared for."""
         call = mine.call

@@ -69,8 +69,7 @@ def autotune_candidates(request: AlgoRequest, problem: Any, context: Context) ->
 
 def by_name(name: str, problem: Any, context: Context) -> list[Candidate]:
     """Return the engine of a name as a candidate; it is rejected if the problem is not a product."""
-    product = product_of(problem)
-    if product is None:
+    if (product := product_of(problem)) is None:
         return [Candidate("product", name, "any", 0, True, rejected=_NO_PRODUCT)]
     stages, _ = TENSOR_CORES.by_name(product, name)
     return _own([row for find in stages for row in find(context)])
@@ -78,8 +77,7 @@ def by_name(name: str, problem: Any, context: Context) -> list[Candidate]:
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     """Make a candidate ready to run; raise NotSupportedError if the problem is not a product."""
-    product = product_of(problem)
-    if product is None:
+    if (product := product_of(problem)) is None:
         raise NotSupportedError(_NO_PRODUCT)
     made: Plan = TENSOR_CORES.plan(product, candidate._replace(backend="graph"), context)
     if isinstance(made, GraphPlan):  # described by the name that selects it

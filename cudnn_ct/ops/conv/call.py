@@ -39,35 +39,19 @@ class ConvParams(NamedTuple):
     workspace_limit: Any
     strict: Any
 
-    @property
-    def geometry(self) -> dict[str, Any]:
-        """The parameters that determine the shape of the result."""
-        return {name: getattr(self, name) for name in GEOMETRY}
-
 
 def _problem(
     direction: str, specs: Specs, outs: Outs, shape: Any, *params: Any, scaled: str, aligned: bool
 ) -> ConvProblem:
-    given = ConvParams(*params)
-    problem = conv_problem(
-        direction,
-        *specs.values(),
-        shape=shape,
-        mode=given.mode,
-        precision=given.precision,
-        allow_tf32=config.allow_tf32,
-        out=outs[0],
-        scaled=scaled,
-        aligned=aligned,
-        **given.geometry,
-    )
-    return without_wrong_tf32(problem) if given.precision is None else problem
+    (first, second), given = specs.values(), ConvParams(*params)
+    more = {"mode": given.mode, "scaled": scaled, "aligned": aligned}
+    return conv_of(direction, first, second, outs[0], given, given.precision, shape, **more)
 
 
 def _transposed(specs: Specs, outs: Any, output_padding: Any, *params: Any, **facts: Any) -> ConvProblem:
     """Make the problem of a transposed convolution; the shape of its result follows from its operands."""
     x, w = specs.values()
-    geometry = ConvParams(*params).geometry
+    geometry = dict(zip(GEOMETRY, params, strict=False))
     shape = conv_transpose_output_shape(x.shape, w.shape, output_padding=output_padding, **geometry)
     return _problem("backward_data", specs, outs, shape, *params, **facts)
 
@@ -80,12 +64,13 @@ def conv_of(
     geometry: Sequence[Any],
     precision: Any = None,
     shape: Any = None,
+    **more: Any,
 ) -> ConvProblem:
-    """Return the problem of a convolution that is fused; ``geometry`` has values for `GEOMETRY`."""
-    named: dict[str, Any] = dict(zip(GEOMETRY, geometry, strict=False))
+    """Return the problem of a convolution; ``geometry`` begins with values for `GEOMETRY`."""
+    more |= dict(zip(GEOMETRY, geometry, strict=False))
     allowed = config.allow_tf32
     conv = conv_problem(
-        direction, first, second, shape=shape, precision=precision, allow_tf32=allowed, out=out, **named
+        direction, first, second, shape=shape, precision=precision, allow_tf32=allowed, out=out, **more
     )
     return without_wrong_tf32(conv) if precision is None else conv
 

@@ -33,7 +33,6 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, nearest_layout
 from .._graph_source import ReducedSource
 from . import graph, legacy
-from .legacy import unfused_plan, why_not_unfused
 
 
 def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
@@ -97,10 +96,8 @@ class Convolutions(CandidateSource):
     def all_candidates(self, problem: Any, context: Context) -> list[Candidate]:
         """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
         rows = _collect(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
-        return sorted(
-            [*rows, *_engines(problem, _products().all_candidates, (), context)],
-            key=lambda row: bool(row.rejected),
-        )
+        products = _engines(problem, _products().all_candidates, (), context)
+        return sorted([*rows, *products], key=lambda row: bool(row.rejected))
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
         """Return the candidates to autotune, runtime-compiled engines last."""
@@ -125,23 +122,19 @@ class Convolutions(CandidateSource):
         """Return the stages for the algorithm or engine of a name, and the stages for its replacement."""
         # Theano fell back to "none", whose error may exceed the bound of the precision: the heuristic choice
         # follows.
-        return _named(problem, problem.core, name), [
-            *_named(problem, problem.core, "none"),
-            *self.heuristics(problem),
-        ]
+        instead = [*_named(problem, problem.core, "none"), *self.heuristics(problem)]
+        return _named(problem, problem.core, name), instead
 
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
         warn(problem, target_of(context))
         if candidate.backend == "unfused" and isinstance(problem, FusedConv):
             backend, _, algorithm = candidate.algorithm.partition(" ")
-            inner = self.plan(
-                unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context
-            )
-            packed = graph.relaid_out(
-                problem, tuple(step for step in graph.with_epilogue(problem) if step[0] == "b")
-            )
-            return _on_copies(unfused_plan(packed, inner), problem, packed)
+            row = candidate._replace(backend=backend, algorithm=algorithm)
+            inner = self.plan(unfused(problem), row, context)
+            packing = tuple(step for step in graph.with_epilogue(problem) if step[0] == "b")
+            packed = graph.relaid_out(problem, packing)
+            return _on_copies(legacy.unfused_plan(packed, inner), problem, packed)
         make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.backend)
         if candidate.backend == "product":
             make = _products().plan
@@ -294,7 +287,7 @@ def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
 def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> list[Candidate]:
     """Return candidates for the convolution as candidates that run the fused operations afterwards."""
     lacks = context.library.lacks("ops")
-    impossible = why_not_unfused(problem) or (lacks and f"a separate call {lacks}")
+    impossible = legacy.why_not_unfused(problem) or (lacks and f"a separate call {lacks}")
     return [
         row._replace(
             backend="unfused", algorithm=f"{row.backend} {row.algorithm}", rejected=row.rejected or impossible

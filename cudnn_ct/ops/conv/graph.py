@@ -19,7 +19,6 @@ from ...graph.operations import Graph, Node, Tensor, node
 from ...graph.plan import GraphPlan
 from ...graph.rules import EngineRules, Rejection
 from ...legal.conditions import applying
-from ...legal.order import prefer_winograd
 from ...legal.rules import engine_rules
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, packed_of, tensors_of
@@ -150,9 +149,7 @@ def _graph_of(problem: ConvProblem | FusedConv) -> Graph:
             spec = spec._replace(strides=packed_strides(spec.shape, written_as(spec, core)))
         return Tensor(next(numbers), two_axes(spec), virtual)
 
-    tensors: dict[str, Tensor] = {
-        name: tensor(specs[name]) for name in ("x", "w", "y", "z", "b") if name in specs
-    }
+    tensors = {name: tensor(specs[name]) for name in ("x", "w", "y", "z", "b") if name in specs}
     steps = _steps(problem, tensors) if isinstance(problem, FusedConv) else []
     between = [tensor(core.y._replace(dtype=core.compute), virtual=True) for _ in steps]
     outputs = [*between, tensors["y"]]
@@ -167,9 +164,7 @@ _plain_graph = lru_cache(256)(_graph_of)  # a first call needs the graph for eac
 
 def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor, **_: Tensor) -> Node:
     """Return the node of a convolution; cuDNN derives the groups from the channels of ``x`` and ``w``."""
-    padding, stride, dilation = problem.padding, problem.stride, problem.dilation
-    if len(stride) == 1:  # like the tensors: see `two_axes`
-        padding, stride, dilation = ((0, 0), *padding), (1, *stride), (1, *dilation)
+    padding, stride, dilation, mode = geometry_of(problem).values()
     roles = ROLES[problem.direction]
     names = dict(zip(roles.operands, roles.names, strict=True))
     # Engines reinterpret factors of another type.
@@ -180,7 +175,7 @@ def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor, **_: Tensor
         alpha=number(1),
         beta=number(0),
         comp_type=problem.compute,
-        conv_mode=problem.mode,
+        conv_mode=mode,
         spatial_dims=len(stride),
         pre_paddings=[before for before, _ in padding],
         post_paddings=[after for _, after in padding],
@@ -237,7 +232,7 @@ def as_images(problem: Any) -> Any:
 
 
 def geometry_of(problem: ConvProblem) -> dict[str, Any]:
-    """Return the parameters of a convolution with at least two spatial axes, for methods of `ct.Graph`."""
+    """Return the parameters of a convolution with at least two spatial axes, as `two_axes` makes them."""
     added = max(2 - len(problem.stride), 0)
     return {
         "padding": ((0, 0),) * added + problem.padding,
@@ -271,16 +266,18 @@ def candidates(
     in this order; each takes milliseconds. ``most`` limits the number of usable engines from them.
     With ``first``, engines after the first choice are not read.
     """
-    unfit = _unfit(problem)
-    if unfit:
+    if unfit := _unfit(problem):
         return [no_engine(unfit)]
     graph = graph_of(problem)
     allowed = heuristic_modes(graph, context)
     heuristics = list(dict.fromkeys([mode if mode in allowed else allowed[0] for mode in heuristics]))
-    wanted = (2 if prefer_winograd(problem) else 1) if first else None
+    # FFT and Winograd engines need fewer products, and are faster then than cuDNN ranks them.
+    plain = problem.conv if isinstance(problem, FusedConv) else None
+    by_transforms = plain is not None and plain.compute == "float32" and not plain.tensor_cores
+    wanted = (2 if by_transforms else 1) if first else None
     rows = engine_candidates(graph, _rules(problem, context), context, heuristics, most, wanted)
     second = rows[1] if len(rows) > 1 and not rows[1].rejected else None
-    if second and prefer_winograd(problem) and {"fft", "winograd"} & set(second.notes):
+    if second and by_transforms and {"fft", "winograd"} & set(second.notes):
         rows[:2] = second, rows[0]
     return rows
 
@@ -299,8 +296,7 @@ def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidat
 
 def by_name(problem: ConvProblem | FusedConv, name: str, context: Context | Planner) -> Candidate:
     """Return the engine of a name as a candidate; it is rejected if the problem does not allow it."""
-    unfit = _unfit(problem)
-    if unfit:
+    if unfit := _unfit(problem):
         return no_engine(unfit, name)
     return engine_by_name(graph_of(problem), _rules(problem, context), name, context)
 

@@ -8,15 +8,9 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from ... import descriptors
 from ..._bindings import enums, types
 from ...context import Context
-from ...descriptors import (
-    MATH_NAMES,
-    ActivationDescriptor,
-    ConvolutionDescriptor,
-    FilterDescriptor,
-    TensorDescriptor,
-)
 from ...errors import BadParamError, NotSupportedError, error_from_status
 from ...graph.offline import target_of
 from ...legal.rules import rejection_of
@@ -27,7 +21,8 @@ from ...plans.program import Program, Step, Steps
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import ActivationSpec, ConvolutionSpec, FilterSpec, equivalent_strides
-from .graph import Packing, layout_conversions, relaid_out
+from .._call import ONE, ZERO
+from .graph import Packing, geometry_of, layout_conversions, relaid_out
 
 
 class Direction(NamedTuple):
@@ -70,28 +65,18 @@ class ConvDescriptors:
             raise NotSupportedError(
                 f"w is not packed: got strides {problem.w.strides}, expected NCHW or NHWC"
             )
-        native = {
-            "x": TensorDescriptor.cached(x),
-            "w": FilterDescriptor.cached(FilterSpec(w.shape, w.dtype, layouts[0])),
-            "y": TensorDescriptor.cached(y),
-        }
+        x_, y_ = map(descriptors.TensorDescriptor.cached, (x, y))
+        w_ = descriptors.FilterDescriptor.cached(FilterSpec(w.shape, w.dtype, layouts[0]))
+        native = {"x": x_, "w": w_, "y": y_}
         self.operands = itemgetter(*self.direction.operands)(native)
         self.in_c_order = itemgetter(*map(ROLES[problem.direction].operands.index, self.direction.operands))
         self.compute = problem.compute
         # "fma" guarantees IEEE products, whatever math type the heuristics prefer.
         self.math = math or ("fma" if requires_ieee(problem) else "default")
-        missing = max(2 - len(problem.stride), 0)  # cuDNN needs two axes
-        self.convolution = ConvolutionDescriptor.cached(
-            ConvolutionSpec(
-                padding=(0,) * missing + tuple(map(itemgetter(0), problem.padding)),
-                stride=(1,) * missing + problem.stride,
-                dilation=(1,) * missing + problem.dilation,
-                groups=problem.groups,
-                mode=problem.mode,
-                compute=problem.compute,
-                math=self.math,
-            )
-        )
+        geometry = geometry_of(problem)
+        geometry["padding"] = tuple(map(itemgetter(0), geometry["padding"]))
+        spec = ConvolutionSpec(**geometry, groups=problem.groups, compute=problem.compute, math=self.math)
+        self.convolution = descriptors.ConvolutionDescriptor.cached(spec)
 
     def workspace(self, algorithm: int, context: Any) -> int:
         """Return the workspace size of an algorithm; raise NotSupportedError if it is not supported."""
@@ -107,8 +92,6 @@ def requires_ieee(problem: ConvProblem) -> bool:
 
 
 # --- plans -------------------------------------------------------------------------------------------------
-
-ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 
 
 class ConvolutionPlan:
@@ -129,22 +112,13 @@ class ConvolutionPlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue ``result = alpha * (...) + beta * result``."""
-        native = self._native
-        (first, second, result), (a, b, c) = native.operands, native.in_c_order(pointers)
+        handle, native, size = context.handle, self._native, self.workspace
+        (a_, b_, c_), (a, b, c) = native.operands, native.in_c_order(pointers)
+        alpha_ = self._one if alpha is ONE else self._scalar(alpha)
+        beta_ = self._zero if beta is ZERO else self._scalar(beta)
+        room = context.workspace(size) if size else 0
         self._call(
-            context.handle,
-            self._one if alpha is ONE else self._scalar(alpha),
-            first,
-            a,
-            second,
-            b,
-            native.convolution,
-            self._algorithm,
-            context.workspace(self.workspace) if self.workspace else 0,
-            self.workspace,
-            self._zero if beta is ZERO else self._scalar(beta),
-            result,
-            c,
+            handle, alpha_, a_, a, b_, b, native.convolution, self._algorithm, room, size, beta_, c_, c
         )
 
     def describe(self) -> str:
@@ -162,35 +136,20 @@ class FusedPlan(ConvolutionPlan):
         super().__init__(native, candidate, context, "cudnnConvolutionBiasActivationForward")
         self._factors = self._scalar(problem.alpha1), self._scalar(problem.alpha2 if problem.z else 0.0)
         spec = ActivationSpec(problem.activation)  # type: ignore[arg-type]  # graphs alone compute gelu
-        self._activation = ActivationDescriptor.cached(spec)
-        self._bias = problem.bias and TensorDescriptor.cached(*images(problem.bias))
+        self._activation = descriptors.ActivationDescriptor.cached(spec)
+        self._bias = problem.bias and descriptors.TensorDescriptor.cached(*images(problem.bias))
 
     # The factors are part of the problem, so the alpha and beta of a run are 1 and 0.
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
         """Enqueue the fused call; ``pointers`` are x, w, z if present, b and y."""
         x, w, *z, b, y = pointers
         residual = z[0] if z else y  # with the descriptor of the result, whose layout it has
-        first, second, result = self._native.operands
-        alpha1, alpha2 = self._factors
+        native, size, (alpha1, alpha2) = self._native, self.workspace, self._factors
+        x_, w_, y_ = native.operands
+        room = context.workspace(size) if size else 0
+        fused = alpha2, y_, residual, self._bias, b, self._activation, y_, y
         self._call(
-            context.handle,
-            alpha1,
-            first,
-            x,
-            second,
-            w,
-            self._native.convolution,
-            self._algorithm,
-            context.workspace(self.workspace) if self.workspace else 0,
-            self.workspace,
-            alpha2,
-            result,
-            residual,
-            self._bias,
-            b,
-            self._activation,
-            result,
-            y,
+            context.handle, alpha1, x_, x, w_, w, native.convolution, self._algorithm, room, size, *fused
         )
 
     def describe(self) -> str:
@@ -208,8 +167,7 @@ def unfused_plan(problem: FusedConv, inner: Plan) -> Program:
 
     The pointers of a run are those of the fused call.
     """
-    impossible = why_not_unfused(problem)
-    if impossible:
+    if impossible := why_not_unfused(problem):
         raise NotSupportedError(f"{impossible}, for this {problem}")
     (y,) = images(problem.conv.y)
     steps = [Step(inner, (0, 1, -1), problem.alpha1)]
@@ -220,7 +178,7 @@ def unfused_plan(problem: FusedConv, inner: Plan) -> Program:
     if problem.activation != "identity":
         mode: Any = problem.activation
         coefficient = problem.coefficient or (1.0 if mode == "swish" else 0.0)
-        activation = ActivationDescriptor.cached(ActivationSpec(mode, coefficient))
+        activation = descriptors.ActivationDescriptor.cached(ActivationSpec(mode, coefficient))
         steps.append(Step(CallPlan("cudnnActivationForward", (activation,), [(0, y)], y), (-1,)))
     about = "{}; bias, residual and activation by separate calls"
     return Program(Steps((), steps), about=about, main=inner)
@@ -238,8 +196,7 @@ def candidates(
 
     With ``algorithm``, a name in lower case, only that algorithm is returned.
     """
-    impossible = _lacks_calls(context) or _why_not(problem)
-    if impossible:
+    if impossible := _lacks_calls(context) or _why_not(problem):
         return [_impossible(algorithm, impossible)]
     usable: list[Candidate] = []
     rejected: list[Candidate] = []
@@ -264,8 +221,7 @@ def candidates(
 
 def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:
     """Return a plan without copies for a candidate; raise NotSupportedError if the problem rejects it."""
-    impossible = _lacks_calls(context) or _why_not(problem) or _why_not_row(problem, candidate, context)
-    if impossible:
+    if impossible := _lacks_calls(context) or _why_not(problem) or _why_not_row(problem, candidate, context):
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
     native = _native(problem, candidate.math)
     if isinstance(problem, FusedConv):
@@ -307,7 +263,7 @@ def _candidate(row: Any, native: ConvDescriptors, packing: Packing, function: st
     return Candidate(
         backend="legacy",
         algorithm=native.direction.algorithms(row.algo).name.lower(),
-        math=native.math if native.math == "fma" else MATH_NAMES.get(row.mathType, "default"),
+        math=native.math if native.math == "fma" else descriptors.MATH_NAMES.get(row.mathType, "default"),
         workspace=0 if rejected else row.memory,
         deterministic=row.determinism == enums.Determinism.DETERMINISTIC,
         relayout=packing,
@@ -321,7 +277,7 @@ def _why_not_row(problem: ConvProblem | FusedConv, candidate: Candidate, context
     algorithms = DIRECTIONS[core.direction].algorithms
     if candidate.algorithm not in {one.name.lower() for one in algorithms if one.name != "COUNT"}:
         return f"{core.direction} has no legacy algorithm {candidate.algorithm!r}"
-    if candidate.math not in MATH_NAMES.values():
+    if candidate.math not in descriptors.MATH_NAMES.values():
         return f"the math type {candidate.math!r} does not exist"
     if candidate.math != "fma" and requires_ieee(core):
         return f"{candidate.math} math is coarser than {core.compute}"

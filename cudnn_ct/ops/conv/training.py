@@ -158,14 +158,8 @@ def batch_norm_finalize(
         or bias is UNSET or running_mean is UNSET or running_var is UNSET or count is UNSET
     ):  # fmt: skip
         return corrected(batch_norm_finalize, locals())
-    given = {
-        "sums": sums,
-        "square_sums": square_sums,
-        "scale": scale,
-        "bias": bias,
-        "running_mean": running_mean,
-        "running_var": running_var,
-    }
+    given = {"sums": sums, "square_sums": square_sums, "scale": scale, "bias": bias}
+    given |= {"running_mean": running_mean, "running_var": running_var}
     params = (count, epsilon, momentum, eq_dtype, algo, deterministic, workspace_limit)
     return execute_as(BatchNormFinalizeResult, FINALIZE, given, params, out, stream)
 

@@ -110,8 +110,7 @@ def finalize_by_formulas(problem: BatchNormFinalize, context: Context) -> Progra
 
 def filter_by_formulas(problem: FilterGradient, context: Context) -> Program | None:
     """Return a plan of the scaled data, and of the gradient of the filter."""
-    matrix = _pixels(problem.x, problem.scale, problem.bias)
-    if matrix is None:
+    if (matrix := _pixels(problem.x, problem.scale, problem.bias)) is None:
         return None
     one = Formulas(matrix, 5, context)
     x, scale, bias = (
@@ -161,7 +160,6 @@ def _pixels(x: TensorSpec, *parameters: TensorSpec) -> Matrix | None:
 
 def _convolve(one: Formulas, core: ConvProblem, context: Context, places: dict[str, int]) -> None:
     """Add the convolution that the heuristics choose."""
-    chosen: Plan = algo_cache.select(
-        core, SOURCE, context, AlgoArguments("heuristic", None, None).request(core)
-    ).plan
+    request = AlgoArguments("heuristic", None, None).request(core)
+    chosen: Plan = algo_cache.select(core, SOURCE, context, request).plan
     one.step(chosen, tuple(places[name] for name in operands_of(core)))

@@ -198,8 +198,7 @@ class CublasLtPlan:
             raise NotSupportedError(
                 f"a plan of cuBLASLt cannot scale: got alpha {alpha}, beta {beta}, expected 1 and 0"
             )
-        given = tuple(pointers)
-        if given != self._given:
+        if (given := tuple(pointers)) != self._given:
             self._take(given)
         with nullcontext() if self._loaded else streams.relaxed():  # the library loads a kernel
             self._enqueue(context, given)
@@ -242,8 +241,7 @@ def _name_of(place: int, algorithm: Algorithm, lt: CublasLt) -> str:
 
 def _parsed(name: str) -> tuple[int, str, list[int]]:
     """Return the place, the version and the words of a name; raise NotSupportedError for other names."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    if (found := _NAME.fullmatch(name)) is None:
         raise NotSupportedError(f"{name!r} is not an algorithm of cuBLASLt")
     return int(found[1]), found[2] or "", [int(word, 16) for word in (found[3] or "").split(".") if word]
 

@@ -88,10 +88,8 @@ def matmul_backward(
     specs = {name: array.spec for name, array in arrays.items()}
     check_gradient(specs, with_bias)
     shapes = (specs["a"].shape, specs["b"].shape, specs["dy"].shape[-1:])[: len(slots)]
-    expected = {
-        name: TensorSpec.packed(shape, specs["a"].dtype)
-        for name, shape in zip(_RESULTS, shapes, strict=False)
-    }
+    dtype = specs["a"].dtype
+    expected = {name: TensorSpec.packed(shape, dtype) for name, shape in zip(_RESULTS, shapes, strict=False)}
     outs = results_of_calls(slots, expected, list(arrays.values()), where)
     keywords = {
         "alpha": alpha,
@@ -159,8 +157,7 @@ def _product(
 
 def _flat(array: DeviceArray) -> TensorSpec | None:
     """Return the spec of a view of two axes, or None if there is none."""
-    rows = prod(array.shape[:-1])
-    return reshape_view(array.spec, (rows, array.shape[-1]))
+    return reshape_view(array.spec, (prod(array.shape[:-1]), array.shape[-1]))
 
 
 def _viewed(array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:

@@ -42,11 +42,8 @@ def _planned(halves: CandidateSource, problem: MatmulProblem, candidate: Candida
     names = list(tensors_of(problem))
     weights, count = names.index("b"), len(names)
     places = tuple(count if place == weights else place for place in range(count))
-    steps = [
-        Step(cast_by_graph(problem.b, core.b, context), (weights, count)),
-        Step(halves.plan(core, candidate, context), places),
-    ]
-    return chained([core.b], steps)
+    convert, run = cast_by_graph(problem.b, core.b, context), halves.plan(core, candidate, context)
+    return chained([core.b], [Step(convert, (weights, count)), Step(run, places)])
 
 
 def _converted(problem: MatmulProblem) -> MatmulProblem:

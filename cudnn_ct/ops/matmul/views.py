@@ -53,12 +53,8 @@ def slices_of(problem: MatmulProblem) -> Slices:
     last = (len(problem.a.shape) > 1) + (len(problem.b.shape) > 1)
     batch = problem.y.shape[: len(problem.y.shape) - last]
     matrices = {name: _matrix(name, spec, problem, len(batch)) for name, spec in tensors.items()}
-    axes = _merged(
-        [
-            _Axis(length, tuple(matrix.steps[at] for matrix in matrices.values()))
-            for at, length in enumerate(batch)
-        ]
-    )
+    steps = zip(*(matrix.steps for matrix in matrices.values()), strict=True)
+    axes = _merged(list(map(_Axis, batch, steps)))
     matrices, axes = _folded(matrices, axes)
     places = {name: at for at, name in enumerate(matrices)}
     axes.sort(key=lambda axis: axis.length)
@@ -66,8 +62,7 @@ def slices_of(problem: MatmulProblem) -> Slices:
     (subject,) = subjects_of(problem)
     separate = any(one.name == READS_BEHIND for one in applying("rewrite", subject, target_of(None)))
     inner = axes.pop() if axes and not separate else _Axis(1, (0,) * len(places))
-    count = prod(axis.length for axis in axes)
-    if count > MAX_CALLS:
+    if (count := prod(axis.length for axis in axes)) > MAX_CALLS:
         raise NotSupportedError(
             f"the batch axes of a {problem.a} and b {problem.b} would take {count:,} products, at most "
             f"{MAX_CALLS:,} are made; copy the operand that is broadcast"
@@ -102,11 +97,9 @@ def packed_operands(problem: MatmulProblem) -> MatmulProblem:
     if problem.residual:
         y = packed.get("y", problem.y)
         if packed.get("residual", problem.residual).strides != y.strides:
-            packed |= {
-                name: TensorSpec.packed(spec.shape, spec.dtype)
-                for name, spec in (("y", problem.y), ("residual", problem.residual))
-                if "nchw" not in spec.layouts
-            }
+            for name, spec in (("y", problem.y), ("residual", problem.residual)):
+                if "nchw" not in spec.layouts:
+                    packed[name] = TensorSpec.packed(spec.shape, spec.dtype)
     return problem._replace(**packed)
 
 
@@ -174,11 +167,8 @@ def _core(problem: MatmulProblem, name: str, matrix: _Matrix, inner: _Axis, plac
     step = inner.steps[place]
     length = inner.length if step else 1
     whole = max(rows * row_step, columns * column_step)
-    return TensorSpec(
-        (length, rows, columns),
-        (step if length > 1 else whole, row_step, column_step),
-        getattr(problem, name).dtype,
-    )
+    strides = (step if length > 1 else whole, row_step, column_step)
+    return TensorSpec((length, rows, columns), strides, getattr(problem, name).dtype)
 
 
 def _offset(

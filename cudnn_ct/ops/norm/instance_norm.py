@@ -166,8 +166,7 @@ def _one_image(make: PlanMaker, problem: Any, context: Context) -> Plan | None:
         name: TensorSpec.packed(data if spec.shape == problem.x.shape else parameter, spec.dtype)
         for name, spec in tensors.items()
     }
-    plan = make(problem._replace(**views, mode="spatial"), context)
-    if plan is None:
+    if (plan := make(problem._replace(**views, mode="spatial"), context)) is None:
         return None
     copied = [place for place, name in enumerate(tensors) if name in ("scale", "bias")]
     of_channels, of_images = (

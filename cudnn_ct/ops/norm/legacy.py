@@ -44,11 +44,8 @@ def training_plan(
     own_relu, own_z, relu = (relu, z, None) if fused else (None, None, relu)
     x_, y_, scale_ = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
     z_ = own_z and TensorDescriptor.cached(own_z)
-    sizes, head, library = (
-        (ctypes.c_size_t(), ctypes.c_size_t()),
-        (context.handle, mode, ops),
-        context.library,
-    )
+    sizes, head = (ctypes.c_size_t(), ctypes.c_size_t()), (context.handle, mode, ops)
+    library = context.library
     library.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
         *head, x_, z_, y_, scale_, own_relu, ctypes.byref(sizes[0])
     )

@@ -21,16 +21,10 @@ from ...plans.axes import collapse, images
 from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan
 from ...plans.program import Step, chained
+from ...shapes import norm as rules
 from ...shapes.checks import Specs
 from ...shapes.layer import results_of
-from ...shapes.norm import (
-    NormGradient,
-    NormInference,
-    NormTraining,
-    norm_axes,
-    norm_parameter_shape,
-    norm_samples,
-)
+from ...shapes.norm import NormGradient, NormInference, NormTraining
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
@@ -58,7 +52,7 @@ class _Norm:
             )
             for name in given
         }
-        self.share = 1 / norm_samples(problem.x.shape, problem.mode)
+        self.share = 1 / rules.norm_samples(problem.x.shape, problem.mode)
 
     def store(self, name: str, term: Term) -> Term:
         """Compute a result."""
@@ -66,19 +60,16 @@ class _Norm:
 
 
 def _norm(problem: NormTraining | NormInference | NormGradient, context: Context) -> _Norm | None:
-    tensors = _tensors(problem).items()
-    matrix = matrix_of(
-        [spec for name, spec in tensors if name in _DATA],
-        [spec for name, spec in tensors if name not in _DATA],
-    )
+    tensors = _tensors(problem)
+    data = [tensors[name] for name in tensors if name in _DATA]
+    matrix = matrix_of(data, [tensors[name] for name in tensors if name not in _DATA])
     # Matrices one behind another would have sums of each.
     return None if matrix is None or matrix.number > 1 else _Norm(problem, matrix, context)
 
 
 def training_by_formulas(problem: NormTraining, context: Context) -> Plan | None:
     """Return a plan of a training step: the mean, the variance, the result and the running statistics."""
-    norm = _norm(problem, context)
-    if norm is None:
+    if (norm := _norm(problem, context)) is None:
         return None
     x, share = norm.terms["x"], norm.share
     mean = norm.store("mean", total(x) * share)
@@ -97,8 +88,7 @@ def training_by_formulas(problem: NormTraining, context: Context) -> Plan | None
 
 def inference_by_formulas(problem: NormInference, context: Context) -> Plan | None:
     """Return a plan of a normalisation by given statistics."""
-    norm = _norm(problem, context)
-    if norm is None:
+    if (norm := _norm(problem, context)) is None:
         return None
     x, scale, bias, mean, var = (norm.terms[name] for name in ("x", "scale", "bias", "mean", "var"))
     norm.store("y", (x - mean) * (pointwise("rsqrt", var + problem.epsilon) * scale) + bias)
@@ -107,16 +97,14 @@ def inference_by_formulas(problem: NormInference, context: Context) -> Plan | No
 
 def gradient_by_formulas(problem: NormGradient, context: Context) -> Plan | None:
     """Return a plan of the gradients, with the statistics of x if they are not given."""
-    norm = _norm(problem, context)
-    if norm is None:
+    if (norm := _norm(problem, context)) is None:
         return None
     x, dz, share = norm.terms["x"], norm.terms["dy"], norm.share
     if problem.activation:
         dz = norm.store("dz", pointwise("relu_bwd", norm.terms["y"], dz))
     mean = norm.terms.get("mean") or total(x) * share
     difference = x - mean
-    inverse = norm.terms.get("invstd")
-    if inverse is None:
+    if (inverse := norm.terms.get("invstd")) is None:
         inverse = pointwise("rsqrt", total(difference * difference) * share + problem.epsilon)
     normal = difference * inverse
     dbias = norm.store("dbias", total(dz))
@@ -193,7 +181,7 @@ def pixels_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
     """
     if mode == BatchNormMode.PER_ACTIVATION:
         return None
-    specs, samples = _tensors(problem), norm_axes(problem.x.shape, problem.mode)
+    specs, samples = _tensors(problem), rules.norm_axes(problem.x.shape, problem.mode)
     channels = [axis for axis in range(len(problem.x.shape)) if axis not in samples]
     _check(problem.x.size <= INT_MAX, f"x has {problem.x.size:,} elements, more than a stride can hold")
     return _native(specs, collapse(list(specs.values()), [(), channels, samples, ()]))
@@ -201,7 +189,7 @@ def pixels_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
 
 def _tensors(problem: Any) -> Specs:
     """Return all tensors by name, with the rank of x for parameters."""
-    shape = norm_parameter_shape(problem.x.shape, problem.mode)
+    shape = rules.norm_parameter_shape(problem.x.shape, problem.mode)
     specs = tensors_of(problem)
     for name, spec in specs.items():
         if name not in _DATA and spec.shape != shape:  # (C,)

@@ -266,18 +266,13 @@ def _rows(problem: RowNorm | RowNormGradient) -> Iterator[Split]:
 
 def _operations(mode: LayerNormMode, name: str, statistics: tuple[str, ...]) -> tuple[Operation, Operation]:
     """Return a normalisation and its gradient."""
-    rows = (
-        (name, row_norm, statistics),
-        (f"the gradient of {name}", row_norm_gradient, ("dscale", "dbias")),
-    )
-    forward, backward = (
-        Operation(
-            title, without_factors(partial(problem, mode)), select=_select, independent=_rows,
-            written=("out", *(f"{result} of out" for result in further)),
-        )
-        for title, problem, further in rows
-    )  # fmt: skip
-    return forward, backward
+
+    def operation(title: str, problem: Any, *further: str) -> Operation:
+        parse, written = without_factors(partial(problem, mode)), (f"{result} of out" for result in further)
+        return Operation(title, parse, select=_select, independent=_rows, written=("out", *written))
+
+    backward = operation(f"the gradient of {name}", row_norm_gradient, "dscale", "dbias")
+    return operation(name, row_norm, *statistics), backward
 
 
 _MOMENTS = ("mean", "invstd")

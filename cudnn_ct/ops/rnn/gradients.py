@@ -13,6 +13,7 @@ from ...shapes.parse import as_bool
 from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .network import HasNetwork, RNNState
 from .operations import BACKWARD_DATA, BACKWARD_WEIGHTS
 
@@ -180,12 +181,9 @@ class RNNGradients(HasNetwork):
         >>> dx.numpy().ravel()
         array([3., 2., 1.], dtype=float32)
         """
-        given = {"dy": dy, "dhy": dhy, "dcy": dcy}
-        given = {name: array for name, array in given.items() if array is not None}
+        given = present(dy=dy, dhy=dhy, dcy=dcy)
         outs = rnn_result_slots(out, RNNDataGradients._fields, has_cells=self.spec.has_cells)
-        kept = _as_reserve(reserve)
-        results = kept._compute("backward_data", self, given, (), outs, stream)
-        dx, dh0, *dc0 = results
+        dx, dh0, *dc0 = _as_reserve(reserve)._compute("backward_data", self, given, (), outs, stream)
         return RNNDataGradients(dx, dh0, dc0[0] if dc0 else None)
 
     @documented()
@@ -239,8 +237,7 @@ class RNNGradients(HasNetwork):
         add = as_bool(add, "add")
         if add and out is None:
             raise ValueError("add=True needs out, the array that it adds to")
-        kept = _as_reserve(reserve)
-        return kept._compute("backward_weights", self, {}, (add,), (out,), stream)[0]
+        return _as_reserve(reserve)._compute("backward_weights", self, {}, (add,), (out,), stream)[0]
 
 
 def rnn_result_slots(out: Any, names: tuple[str, ...], *, has_cells: bool) -> tuple[Any, ...]:

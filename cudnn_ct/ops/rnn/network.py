@@ -13,7 +13,6 @@ from ...array_creation import NO_NUMBERS, as_operand
 from ...autotune.request import AlgoRequest, request
 from ...context import Context
 from ...cuda import stream as streams
-from ...cuda.stream import Stream
 from ...dtypes import DTYPES
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
@@ -62,10 +61,9 @@ class Network:
             algo = config.algo if config.algo in known else "heuristic"
         return request(algo, config.deterministic, config.workspace_limit, False)
 
-    def dropout_state(self, stream: Stream) -> DropoutState:
+    def dropout_state(self, stream: streams.Stream) -> DropoutState:
         """Return the dropout state of the device, made when it is first needed."""
-        found = self._dropout_states.get(stream.device)
-        if found is None:
+        if (found := self._dropout_states.get(stream.device)) is None:
             made = DropoutState(self.spec.dropout, self.seed, stream=stream)
             found = self._dropout_states.setdefault(stream.device, made)
         return found
@@ -130,9 +128,8 @@ class RNNState(CallState):
         self.algorithm = algorithm
         spec = algorithm.reserve
         if spec.size and (self.memory is None or self.memory.size < spec.size):
-            self.memory = DeviceArray.new(
-                spec, spec.size, context.stream, "the reserve of a recurrent network"
-            )
+            what = "the reserve of a recurrent network"
+            self.memory = DeviceArray.new(spec, spec.size, context.stream, what)
         return 0 if self.memory is None else self.memory.pointer
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ... import algo_cache
-from ...algo_cache import CandidateSource
 from ...array_creation import zeros
 from ...autotune.measurement import Algorithms, benchmark_rows
 from ...autotune.request import AlgoRequest
@@ -36,7 +35,7 @@ COMPILED = ("persist_dynamic",)  # at run time, for a batch size
 BASE = 1 << 40  # the address of weights in the query for their offsets; nothing is read there
 
 
-class RNNFamily(CandidateSource):
+class RNNFamily(algo_cache.CandidateSource):
     """The algorithms for one forward pass, as `algo_cache` takes them.
 
     Decisions are about problems without lengths, so calls that differ in lengths share them. Native networks
@@ -110,9 +109,7 @@ class RNNFamily(CandidateSource):
 def _rows(problem: RNNProblem, algos: Sequence[str]) -> list[Candidate]:
     """Return candidates; those that are known to be wrong or useless are rejected with the reason."""
     math = problem.spec.math
-    return [
-        Candidate("legacy", algo, math, 0, True, rejected=rules.unfit_algo(problem, algo)) for algo in algos
-    ]
+    return [Candidate("legacy", one, math, 0, True, rejected=rules.unfit_algo(problem, one)) for one in algos]
 
 
 def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> None:

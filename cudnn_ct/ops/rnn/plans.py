@@ -65,11 +65,8 @@ def step_plan(step: RNNStep, algorithm: RNNAlgorithm | None) -> Plan:
         specs["dy"], values["dy"] = TensorSpec.packed(step.shapes.y, step.problem.spec.dtype), 0.0
         temporaries.append(specs["dy"])
     names = list(specs)
-    steps = [
-        Step(fill_plan(specs[name], value), (names.index(name),))
-        for name, value in values.items()
-        if specs[name].size
-    ]
+    filled = {name: value for name, value in values.items() if specs[name].size}
+    steps = [Step(fill_plan(specs[name], value), (names.index(name),)) for name, value in filled.items()]
     if algorithm is not None:
         steps.append(Step(_step_call(step.name, names, algorithm), tuple(range(len(names)))))
     steps += _passed_states(step, specs)

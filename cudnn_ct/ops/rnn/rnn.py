@@ -259,17 +259,10 @@ class RNN(RNNGradients, RNNWeights):
         padding = _NO_PADDING
         if padding_value is not ZERO:
             padding = as_float(padding_value, "padding_value").hex()
-        results = execute(
-            FORWARD,
-            names,
-            operands,
-            (network, lengths, order, training, padding),
-            outs=rnn_result_slots(out, ("y", "hy", "cy"), has_cells=network.has_cells),
-            stream=stream,
-            state=state,
-        )
+        params = (network, lengths, order, training, padding)
+        outs = rnn_result_slots(out, ("y", "hy", "cy"), has_cells=network.has_cells)
+        y, hy, *cy = execute(FORWARD, names, operands, params, outs=outs, stream=stream, state=state)
         reserve = RNNReserve(self, state) if training else None
-        y, hy, *cy = results
         return RNNForward(y, hy, cy[0] if cy else None, reserve)
 
     @property
