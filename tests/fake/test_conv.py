@@ -528,3 +528,16 @@ def test_plan_is_not_copied(fake: FakeCudnn) -> None:
     for way in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="prepare another one"):
             way(plan)
+
+
+def test_plan_ignores_strides_of_axes_of_length_1(fake: FakeCudnn) -> None:
+    """They address the same elements, and a message that compares two arrays in nchw names no difference."""
+    x, w = images(2, 1, 4, 4), images(3, 1, 2, 2)
+    plan = ct.conv_plan(x, w)
+    expected = plan(x, w).numpy()
+    moved = ct.DeviceArray.over(x.spec._replace(strides=(16, 99, 4, 1)), x.pointer, x, x.writer, x.home)
+    for same in (moved, ct.asarray(x.numpy(), layout="nhwc")):
+        for _ in range(9):  # also as a replay
+            np.testing.assert_array_equal(plan(same, w).numpy(), expected)
+    with pytest.raises(ValueError, match="the plan was prepared for"):
+        plan(x[:, :, ::-1], w)
