@@ -675,6 +675,27 @@ def test_capture_is_collected_with_its_cycle(fake: FakeCudnn, host: Host) -> Non
     assert not host.executables
 
 
+def test_description_counts_graphs_while_another_thread_drops_them(fake: FakeCudnn) -> None:
+    captured = ct.capture(relu)
+    captured(ct.zeros(SHAPE))
+    (graphs,) = captured._of_threads()
+
+    class Signature:
+        """A key whose entry is dropped when it is looked up, as another thread may do it at that time."""
+
+        dropped = False
+
+        def __hash__(self) -> int:
+            if self.dropped:
+                graphs.clear()
+            return 1
+
+    graphs[signature := Signature()] = None  # type: ignore[index]
+    signature.dropped = True
+    assert "signatures without a graph: 1" in captured.describe()
+    assert "graphs 1" in repr(captured)
+
+
 def test_close_frees_everything_and_ends_calls(fake: FakeCudnn, host: Host) -> None:
     captured = ct.capture(relu)
     x = ct.full(SHAPE, 1)
