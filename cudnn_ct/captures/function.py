@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
@@ -194,8 +195,9 @@ class CapturedFunction(Generic[P, R]):
         except Exception as error:
             graphs[key], failure = None, _describe_failure(error)
             error.__traceback__ = error.__context__ = error.__cause__ = None  # its frames keep arrays alive
-        while len(graphs) > self._limit:
-            graphs.popitem(last=False)
+        with suppress(KeyError):  # another thread has closed this between the two calls
+            while len(graphs) > self._limit:
+                graphs.popitem(last=False)
         if self._closed:  # meanwhile, by another thread
             graphs.clear()
         if failure:

@@ -8,6 +8,7 @@ import pickle
 import re
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace
@@ -694,6 +695,21 @@ def test_description_counts_graphs_while_another_thread_drops_them(fake: FakeCud
     signature.dropped = True
     assert "signatures without a graph: 1" in captured.describe()
     assert "graphs 1" in repr(captured)
+
+
+def test_first_call_returns_its_results_when_another_thread_closes_the_function(fake: FakeCudnn) -> None:
+    class Closed(OrderedDict[Any, Any]):
+        """Graphs that another thread drops when they are too many, before the oldest one is dropped."""
+
+        def __len__(self) -> int:
+            if (found := super().__len__()) > 1:
+                self.clear()
+            return found
+
+    captured = ct.capture(relu, max_signatures=1)
+    captured(ct.zeros(SHAPE))
+    captured._thread.graphs.by_signature = Closed(captured._graphs())
+    assert captured(ct.full((3,), 2)).numpy().tolist() == [2, 2, 2]
 
 
 def test_close_frees_everything_and_ends_calls(fake: FakeCudnn, host: Host) -> None:
