@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 
 class BoundedDict(dict[Any, Any]):
-    """A dict that drops its oldest entry when a new one would exceed the limit."""
+    """A dict that drops its oldest entry when a new one would exceed the limit.
+
+    Threads may share one. Each of them may exceed the limit by one entry, until the next one is added.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if key not in self and len(self) >= self.limit:
-            self.pop(next(iter(self)), None)  # a finalizer may have removed it meanwhile
+        while key not in self and len(self) >= self.limit:
+            with suppress(RuntimeError, StopIteration):  # another thread has changed the dict meanwhile
+                self.pop(next(iter(self)), None)  # a finalizer may have removed it meanwhile
         super().__setitem__(key, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -26,7 +31,7 @@ class BoundedDict(dict[Any, Any]):
         """Return the value of a key; insert ``default`` within the limit if it is missing."""
         if key not in self:
             self[key] = default
-        return self[key]
+        return self.get(key, default)  # another thread may have dropped the entry
 
 
 class CallCache(BoundedDict):

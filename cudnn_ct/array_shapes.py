@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .array import DeviceArray
 from .cuda.stream import LEGACY_DEFAULT, Stream
+from .cuda.typed_memory import TypedMemory
 from .dtypes import as_dtype
 from .errors import NotInitializedError
 from .shapes.parse import as_element
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 STREAM = Stream(LEGACY_DEFAULT, 0)  # of arrays without memory
 _POINTER = ALIGNMENT << 16  # an aligned address that nothing reads
+
+_address: Any = vars(TypedMemory)["pointer"]  # the descriptor of the slot, which ShapeArray hides
 
 # Whether calls run on shapes only, and whether their graphs are recorded then.
 _active: ContextVar[bool] = ContextVar("only_shapes", default=False)
@@ -35,6 +38,32 @@ class ShapeArray(DeviceArray):
     def of(cls, spec: TensorSpec) -> Self:
         """Make an array of a spec."""
         return cls.over(spec, _POINTER, STREAM, STREAM, STREAM)
+
+    @property
+    def address(self) -> int:
+        """The address that stands for memory; only definitions of operations have different ones."""
+        address: int = _address.__get__(self)
+        return address
+
+    @property
+    def pointer(self) -> int:  # as of closed arrays, no call may use it
+        """Raise NotInitializedError: a kernel that read the address would end the CUDA context."""
+        raise NotInitializedError(
+            f"this DeviceArray of shape {self.shape} has no memory: it was made on shapes, in a block of "
+            "record_plans; make it outside of the block"
+        )
+
+    @pointer.setter
+    def pointer(self, address: int) -> None:
+        _address.__set__(self, address)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        raise AttributeError(f"this DeviceArray of shape {self.shape} has no memory")
+
+    def view_as(self, spec: TensorSpec, offset: int = 0) -> Self:
+        """Return a view with another spec, ``offset`` elements behind."""
+        return self.over(spec, self.address + offset * self.itemsize, STREAM, STREAM, STREAM)
 
     def numpy(self) -> NDArray[Any]:
         """Return zeros."""

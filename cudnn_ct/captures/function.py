@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
@@ -92,7 +93,7 @@ class CapturedFunction(Generic[P, R]):
         The bytes are those of operands and of arrays of this package; PyTorch and CuPy count their own.
         """
         rows = [f"{one.graph.nodes} nodes, {one.memory.owned.nbytes:,} bytes" for one in self._records()]
-        eager = sum(list(graphs.values()).count(None) for graphs in self._of_threads())
+        eager = sum(_values(graphs).count(None) for graphs in self._of_threads())
         rows += [f"signatures without a graph: {eager}"] if eager else []
         return "\n  ".join([f"{self._name}, graphs: {len(self._records())}", *rows])
 
@@ -107,7 +108,7 @@ class CapturedFunction(Generic[P, R]):
         raise TypeError("a CapturedFunction has CUDA graphs and cannot be copied or pickled")
 
     def _records(self) -> list[Record]:
-        found = [one for graphs in self._of_threads() for one in list(graphs.values())]
+        found = [one for graphs in self._of_threads() for one in _values(graphs)]
         return [one for one in found if one is not None]
 
     def _of_threads(self) -> list[OrderedDict[Any, Record | None]]:
@@ -193,8 +194,9 @@ class CapturedFunction(Generic[P, R]):
         except Exception as error:
             graphs[key], failure = None, _describe_failure(error)
             error.__traceback__ = error.__context__ = error.__cause__ = None  # its frames keep arrays alive
-        while len(graphs) > self._limit:
-            graphs.popitem(last=False)
+        with suppress(KeyError):  # another thread has closed this between the two calls
+            while len(graphs) > self._limit:
+                graphs.popitem(last=False)
         if self._closed:  # meanwhile, by another thread
             graphs.clear()
         if failure:
@@ -243,6 +245,14 @@ class CapturedFunction(Generic[P, R]):
                         f"{interop.type_name(value)}; ct.asarray copies numbers to the device"
                     ) from None
             raise
+
+
+def _values(graphs: OrderedDict[Any, Record | None]) -> list[Record | None]:
+    """Return the graphs of a thread, which may change them meanwhile.
+
+    The iterator of an OrderedDict would look up each key, and raise KeyError for one that is gone.
+    """
+    return list(dict.values(graphs))
 
 
 def _check_argument(value: Any) -> None:

@@ -116,7 +116,8 @@ class PlanStore(CacheFolder):
 
         nothing: list[StoredPlan] = []
         found = {entry.key: entry for entry in self.attempt("read", read, nothing)}
-        return list((found | {key: entry for key, (entry, _) in _imported.items()}).values())
+        imported = {key: entry for key, (entry, _) in list(_imported.items())}  # another thread may add one
+        return list((found | imported).values())
 
     def clear(self) -> int:
         """Delete all plans and locks, and return how many plans there were."""

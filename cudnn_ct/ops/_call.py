@@ -15,7 +15,7 @@ from ..cuda import stream as streams
 from ..cuda.allocator import allocate_block
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream, in_use
-from ..errors import CudnnError, ExecutionFailedError
+from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
 from ..shapes.checks import result_slots
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
@@ -103,6 +103,10 @@ def execute(
             except AttributeError:  # an array of another library
                 operands, outs, where = import_arrays(operands, outs, names, op.written, stream)
                 return execute(op, names, operands, params, alpha, beta, outs, where, state)
+            except NotInitializedError:  # an array without memory
+                if array_shapes.active():
+                    return call_on_shapes(op, names, operands, params, scaled, outs, (alpha, beta))
+                raise
         call: PreparedCall | None = None
         try:
             key.append(calls.parameters(*params) if params else None)

@@ -117,7 +117,7 @@ class Parts:
         """Add a call; return its results, new arrays where none is given."""
         specs = tuple(one.spec for one in operands)
         given = tuple(None if one is None else one.spec for one in outs)
-        moved = any(one.pointer % ALIGNMENT for one in (*operands, *outs) if one is not None)
+        moved = any(one.address % ALIGNMENT for one in (*operands, *outs) if one is not None)
         aligned = self._aligned and not moved
         signature = CallSignature(names, specs, given, op.freeze(params), scaled, aligned)
         inputs = op.inputs_of(names, specs)
@@ -134,8 +134,8 @@ class Parts:
     def _add(
         self, selected: SelectedPlan, arrays: Sequence[ShapeArray], alpha: Any = 1.0, beta: float = 0.0
     ) -> None:
-        places = tuple([(one.pointer >> _BITS) - 1 for one in arrays])
-        offsets = tuple([one.pointer % (1 << _BITS) for one in arrays])
+        places = tuple([(one.address >> _BITS) - 1 for one in arrays])
+        offsets = tuple([one.address % (1 << _BITS) for one in arrays])
         self.steps.append(Part(selected, places, alpha, beta, offsets))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn
 
-from .. import _lib, context
+from .. import _lib, array_shapes, context
 from .._bindings.types import cudnnDropoutDescriptor_t
 from .._handle import NativeHandle
 from .._hints import UNSET, corrected
@@ -17,6 +17,7 @@ from ..cuda import memory as memories
 from ..cuda import recording
 from ..cuda import stream as streams
 from ..descriptors import TensorDescriptor
+from ..errors import NotInitializedError
 from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, FunctionPlan, PointerSlot
@@ -229,6 +230,8 @@ def dropout(
         return corrected(dropout, locals())
     _check_state(state)
     recording.refuse("dropout, whose random state each call changes,")
+    if array_shapes.active():
+        raise NotInitializedError("the mask of a dropout is memory of a GPU")
     y_out, mask = result_slots(out, DropoutResult._fields)
     if mask is not None:
         _check_mask(mask, state)

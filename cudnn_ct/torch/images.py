@@ -202,7 +202,8 @@ def lrn(x: Tensor, size: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k:
     ----------
     x : tensor, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     size : int
-        Number of channels.
+        Number of channels. An even number has one more channel after a channel than before it, and that of
+        :func:`torch.nn.functional.local_response_norm` one more before it.
     alpha, beta, k : float
 
     Returns

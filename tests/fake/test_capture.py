@@ -8,6 +8,7 @@ import pickle
 import re
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace
@@ -673,6 +674,42 @@ def test_capture_is_collected_with_its_cycle(fake: FakeCudnn, host: Host) -> Non
     del owner
     gc.collect()
     assert not host.executables
+
+
+def test_description_counts_graphs_while_another_thread_drops_them(fake: FakeCudnn) -> None:
+    captured = ct.capture(relu)
+    captured(ct.zeros(SHAPE))
+    (graphs,) = captured._of_threads()
+
+    class Signature:
+        """A key whose entry is dropped when it is looked up, as another thread may do it at that time."""
+
+        dropped = False
+
+        def __hash__(self) -> int:
+            if self.dropped:
+                graphs.clear()
+            return 1
+
+    graphs[signature := Signature()] = None  # type: ignore[index]
+    signature.dropped = True
+    assert "signatures without a graph: 1" in captured.describe()
+    assert "graphs 1" in repr(captured)
+
+
+def test_first_call_returns_its_results_when_another_thread_closes_the_function(fake: FakeCudnn) -> None:
+    class Closed(OrderedDict[Any, Any]):
+        """Graphs that another thread drops when they are too many, before the oldest one is dropped."""
+
+        def __len__(self) -> int:
+            if (found := super().__len__()) > 1:
+                self.clear()
+            return found
+
+    captured = ct.capture(relu, max_signatures=1)
+    captured(ct.zeros(SHAPE))
+    captured._thread.graphs.by_signature = Closed(captured._graphs())
+    assert captured(ct.full((3,), 2)).numpy().tolist() == [2, 2, 2]
 
 
 def test_close_frees_everything_and_ends_calls(fake: FakeCudnn, host: Host) -> None:

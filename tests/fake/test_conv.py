@@ -6,7 +6,7 @@ import copy
 import ctypes
 import enum
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -183,6 +183,22 @@ def test_bounded_dict_drops_the_oldest_entry() -> None:
     for i in range(10):
         bounded.setdefault(i, i)
     assert list(bounded) == [8, 9]
+
+
+def test_bounded_dict_keeps_its_limit_while_another_thread_adds_an_entry() -> None:
+    class Shared(_caches.BoundedDict):
+        """The first iterator is invalid before its first step, as if a thread had added an entry then."""
+
+        def __iter__(self) -> Iterator[Any]:
+            found = super().__iter__()
+            if len(self) == self.limit:
+                dict.__setitem__(self, "theirs", 1)
+            return found
+
+    shared = Shared(2)
+    for name in ("first", "second", "third"):
+        shared[name] = 1
+    assert [*dict.keys(shared)] == ["theirs", "third"]
 
 
 def test_strict_float32_overrides_the_math_type_of_the_heuristics(fake: FakeCudnn) -> None:
@@ -528,3 +544,16 @@ def test_plan_is_not_copied(fake: FakeCudnn) -> None:
     for way in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="prepare another one"):
             way(plan)
+
+
+def test_plan_ignores_strides_of_axes_of_length_1(fake: FakeCudnn) -> None:
+    """They address the same elements, and a message that compares two arrays in nchw names no difference."""
+    x, w = images(2, 1, 4, 4), images(3, 1, 2, 2)
+    plan = ct.conv_plan(x, w)
+    expected = plan(x, w).numpy()
+    moved = ct.DeviceArray.over(x.spec._replace(strides=(16, 99, 4, 1)), x.pointer, x, x.writer, x.home)
+    for same in (moved, ct.asarray(x.numpy(), layout="nhwc")):
+        for _ in range(9):  # also as a replay
+            np.testing.assert_array_equal(plan(same, w).numpy(), expected)
+    with pytest.raises(ValueError, match="the plan was prepared for"):
+        plan(x[:, :, ::-1], w)

@@ -356,3 +356,12 @@ def test_copied_inputs_are_replayed(engines: FakeCudnn) -> None:
     for _ in range(12):
         f(*given, out=out)
     np.testing.assert_allclose(out.numpy(), ct.reference.graph(f, *arrays), rtol=1e-6)
+
+
+def test_build_rejects_an_output_whose_dtype_no_array_has(engines: FakeCudnn) -> None:
+    g = ct.Graph()
+    y, scale = g.block_scale_quantize(g.input((2, 8, 64), "float16"), 32)
+    with pytest.raises(
+        ct.NotSupportedError, match=r"output 'block_scale_quantize_0\.scale' has the dtype fl.*8_e8m0"
+    ):
+        g.build(y, scale)

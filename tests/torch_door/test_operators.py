@@ -277,3 +277,10 @@ def test_running_statistics_are_updated_in_compiled_programs(door: FakeCudnn, gr
     torch.testing.assert_close(found, step(x, *theirs))
     torch.testing.assert_close(ours, theirs)
     assert found.requires_grad == gradients
+
+
+def test_lrn_of_an_even_size_has_the_window_of_torch_reversed(door: FakeCudnn) -> None:
+    """The docs say on which side the additional channel is."""
+    x = torch.rand(2, 6, 3, 3, dtype=DOUBLE)
+    expected = F.local_response_norm(x.flip(1), 4, 0.5, 0.75, 2.0).flip(1)
+    torch.testing.assert_close(ctt.lrn(x, 4, alpha=0.5), expected)

@@ -235,6 +235,7 @@ MALFORMED: dict[str, tuple[Callable[[Any, Any], object], str]] = {
         "window of resample_forward must be given: got None",
     ),
     "no operand": (lambda g, x: g.rms_norm(x, None), "scale of norm_forward must be given: got None"),
+    "no gradient": (lambda g, x: g.rope_backward(None, x), "dy of rope_backward must be given: got None"),
     "no operands": (lambda g, x: g.cos(None), "x of cos must be given: got None"),
     "bounds": (lambda g, x: g.rng((1,), x, x, bounds=3), "bounds must be two numbers: got 3"),
 }

@@ -15,7 +15,7 @@ from ...cuda import stream as streams
 from ...errors import NotInitializedError
 from ...shapes.conv import ROLES
 from ...shapes.parse import as_bool, as_choice, as_float
-from ...shapes.specs import ALIGNMENT
+from ...shapes.specs import ALIGNMENT, equivalent_strides
 from ...typing import (
     Algo,
     ArrayLike,
@@ -141,7 +141,8 @@ class ConvPlan(Prepared):
         given = names if out is None else names | {"out": out}
         for (name, array), spec in zip(given.items(), (*call.inputs, *call.results), strict=False):
             as_operand(array, name, stream, written=name == "out")
-            if array.spec != spec:
+            alike = array.spec._replace(strides=spec.strides) == spec
+            if not alike or not equivalent_strides(spec.shape, array.spec.strides, spec.strides):
                 raise ValueError(f"{name} is {array.spec}; the plan was prepared for {spec}")
         if self._aligned and not all(array.key.aligned for array in given.values()):
             raise ValueError(

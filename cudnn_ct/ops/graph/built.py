@@ -13,6 +13,7 @@ from ...array_creation import as_operand
 from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
+from ...dtypes import DTYPES
 from ...errors import CudnnError, NotSupportedError
 from ...graph.offline import ShapesOnly
 from ...plans.base import Candidate, Plan
@@ -188,6 +189,12 @@ class BuiltGraph(Prepared, Generic[Results]):
 
     def _prepared(self, ctx: Context, *, aligned: bool) -> PreparedCall:
         problem, inputs = self.problem._replace(aligned=aligned), self._specs[: len(self._inputs)]
+        for name, spec in zip(self._outputs, problem.results, strict=True):
+            if spec.dtype not in DTYPES:
+                raise NotSupportedError(
+                    f"output {name!r} has the dtype {spec.dtype}, which arrays do not have; pass it to "
+                    "another operation of the graph"
+                )
         try:
             selected = algo_cache.select(problem, source_of(problem), ctx, self._request)
         except CudnnError as error:

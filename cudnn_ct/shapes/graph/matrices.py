@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..attention_rules import check_bias
@@ -330,15 +331,17 @@ def _softmax(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     return results
 
 
-def _rope(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
-    (name,) = {"x", "dy"} & set(specs)
+def _rotated(name: str, result: str, specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     x, freqs = specs[name], specs["freqs"]
     expect_rank(x, name, 4)
     width = attributes.get("rope_dim") or x.shape[3]
     if not 0 < width <= x.shape[3] or width % 2:
         raise ValueError(f"rope_dim is invalid: got {width}, expected an even number up to {x.shape[3]}")
     expect_shape(freqs, "freqs", (x.shape[2], 1, 1, width))
-    return {"y" if name == "x" else "dx": Result(x.shape, like=x)}
+    return {result: Result(x.shape, like=x)}
+
+
+_rope, _rope_back = partial(_rotated, "x", "y"), partial(_rotated, "dy", "dx")
 
 
 _SEQUENCES = {"seq_len_q": "seq_len_qdesc", "seq_len_kv": "seq_len_kvdesc"}
@@ -358,6 +361,6 @@ ATTENTION = {
     "softmax": Kind("softmax", {"x": "xdesc"}, {"y": "ydesc", "stats": "stats_desc"}, _softmax, since="9.20"),
     "rope": Kind("rope_forward", {"x": "xdesc", "freqs": "freqsdesc"}, {"y": "ydesc"}, _rope, since="9.24"),
     "rope_backward": Kind(
-        "rope_backward", {"dy": "dydesc", "freqs": "freqsdesc"}, {"dx": "dxdesc"}, _rope, since="9.25"
+        "rope_backward", {"dy": "dydesc", "freqs": "freqsdesc"}, {"dx": "dxdesc"}, _rope_back, since="9.25"
     ),
 }
