@@ -1,7 +1,8 @@
 """Drawn calls whose graphs are planned for a GPU that is not there, by the cuDNN that is loaded.
 
-python -m tests.planned_calls --seed 1 --examples 100                        # all operations
-CUDNN_CT_LIBRARY=... python -m tests.planned_calls --operations pool softmax   # a JIT set, some operations
+python -m tests.planned_calls --seed 1 --examples 100                          # operations that must compute
+python -m tests.planned_calls --operations                                     # all operations
+CUDNN_CT_LIBRARY=... python -m tests.planned_calls --operations pool softmax   # of a JIT set, two rows
 
 A set of a few libraries has no C call to fall back on: a graph without an engine is a call that it rejects.
 Each kind of rejection is printed with its smallest call; the exit status is 1 if there is any.
@@ -74,6 +75,7 @@ class Calls:
         return self.reasons[graph]
 
     def reject(self, case: LayerCase, reason: str) -> None:
+        """Count a rejected call by its operation and the reason without its numbers."""
         key = case.operation, re.sub(r"\d+", "#", reason.partition("\n")[0])[:150]
         self.rejected[key] += 1
         self.smallest[key] = min(self.smallest.get(key, str(case)), str(case), key=len)

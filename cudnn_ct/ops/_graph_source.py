@@ -278,9 +278,9 @@ class ReducedSource(CandidateSource):
     """The candidates of another source for the problem that ``core_of`` returns.
 
     ``adapted`` returns a candidate of the core as one of the problem, with the workspace of what a plan adds.
-    ``planned`` makes the plan of a candidate for the problem, from the inner source. ``also`` returns names
-    of further engines to time: the heuristics return few of the settings that an engine has. These engines
-    are compiled at run time and deterministic.
+    ``planned`` makes the plan of a candidate for the problem, from the inner source. ``also`` returns
+    names of engines to time next to those of the heuristics, which list few settings of an engine. They are
+    compiled at run time and deterministic.
     """
 
     def __init__(
