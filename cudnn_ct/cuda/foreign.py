@@ -198,9 +198,8 @@ def guard_of(tensors: Sequence[Any]) -> Callable[..., bool] | None:
     given more than once must be so in both. The shapes of all tensors are read before: the check does not
     take tensors without one.
     """
-    first: dict[int, int] = {}  # the place of each tensor
-    places = [first.setdefault(id(one), place) for place, one in enumerate(tensors)]
-    own = [tensors[place] for place in first.values()]
+    places = first_places(tensors)
+    own = [one for place, one in enumerate(tensors) if places[place] == place]
     shapes, strides = [list(one.shape) for one in own], [list(one.stride()) for one in own]
     try:
         guards = sys.modules["torch"]._C._dynamo.guards.TensorGuards
@@ -210,6 +209,12 @@ def guard_of(tensors: Sequence[Any]) -> Callable[..., bool] | None:
         return fits if fits(*tensors) else None
     except Exception:  # of any kind: another version of torch
         return None
+
+
+def first_places(tensors: Sequence[Any]) -> list[int]:
+    """Return for each tensor the place where it is given first."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(one), place) for place, one in enumerate(tensors)]
 
 
 def _repeating(alone: Callable[..., bool], places: Sequence[int]) -> Callable[..., bool]:

@@ -24,10 +24,10 @@ def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     """Return a plan for contiguous arrays, the result last; ``make`` returns a plan for images of pixels.
 
     A remainder of fewer elements than a pixel has is a call of its own. No engine supports a single element,
-    so a remainder of one joins the last pixel, and one alone is computed beside another.
+    so a remainder of one joins the last pixel, and an array of one is computed as two.
     """
     if specs[0].size == 1:
-        return _beside_another(make(*(pixels(1, 2, spec.dtype) for spec in specs)), specs)
+        return _from_pairs(make(*(pixels(1, 2, spec.dtype) for spec in specs)), specs)
     whole, rest = divmod(specs[0].size, CHANNELS)
     if rest == 1 and whole:
         whole, rest = whole - 1, rest + CHANNELS
@@ -39,11 +39,9 @@ def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     return pieces[0][0] if len(pieces) == 1 else sliced(pieces)
 
 
-def _beside_another(plan: Plan, specs: Sequence[TensorSpec]) -> Program:
+def _from_pairs(plan: Plan, specs: Sequence[TensorSpec]) -> Program:
     """Return a plan for single elements from that for pairs, of which the second elements are not used."""
-    pairs = [TensorSpec.packed((2,), spec.dtype) for spec in specs]
-    last, count = len(specs) - 1, len(specs)
-    alone = [duplicate_plan(TensorSpec.packed((1,), spec.dtype)) for spec in specs]
-    given = [Step(alone[place], (place, count + place)) for place in range(last)]
-    steps = [*given, Step(plan, tuple(range(count, 2 * count))), Step(alone[last], (count + last, last))]
-    return chained(pairs, steps)
+    count, alone = len(specs), [duplicate_plan(TensorSpec.packed((1,), spec.dtype)) for spec in specs]
+    steps = [Step(alone[place], (place, count + place)) for place in range(count - 1)]
+    steps += [Step(plan, tuple(range(count, 2 * count))), Step(alone[-1], (2 * count - 1, count - 1))]
+    return chained([TensorSpec.packed((2,), spec.dtype) for spec in specs], steps)

@@ -44,15 +44,14 @@ def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "i
     Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
     """
     packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
-    copies = packed_x, packed_y
-    convert = in_pixels(lambda a, b: first_plan(conversion_graph(a, b, mode), context), *copies)
+    convert = in_pixels(lambda a, b: first_plan(conversion_graph(a, b, mode), context), packed_x, packed_y)
     steps = [
         Step(copy_plan(x, packed_x), (0, 2)),
         Step(convert, (2, 3)),
         Step(copy_plan(packed_y, y), (3, 1)),
     ]
     narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
-    return chained(copies, steps, scaled=0 if narrower else 2)
+    return chained([packed_x, packed_y], steps, scaled=0 if narrower else 2)
 
 
 def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Graph:

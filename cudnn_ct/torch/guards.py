@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..cuda.foreign import guard_of
+from ..cuda.foreign import first_places, guard_of
 
 __all__ = ["check_of"]
 
@@ -17,16 +17,14 @@ def check_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
     Tensors that are given more than once must be so in both.
     """
-    fits = guard_of(tensors)
-    if fits is not None:
+    if (fits := guard_of(tensors)) is not None:
         return fits
     known = _attributes(tensors)
     return lambda *others: _attributes(others) == known
 
 
 def _attributes(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
-    first: dict[int, int] = {}  # the place of each tensor
-    return [(first.setdefault(id(one), place), *_of_one(one)) for place, one in enumerate(tensors)]
+    return [(place, *_of_one(one)) for place, one in zip(first_places(tensors), tensors, strict=True)]
 
 
 def _of_one(one: torch.Tensor) -> tuple[Any, ...]:

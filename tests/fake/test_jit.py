@@ -364,7 +364,7 @@ def vector(lib: Any, x: Any) -> Any:
 @pytest.mark.parametrize("name", ALONE)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_operation_of_a_single_element_equals_reference(jit: FakeCudnn, name: str, dtype: str) -> None:
-    """No engine computes a single element: it is computed beside another."""
+    """No engine computes a single element: two are computed."""
     x, y = (np.full((1, 1, 1, 1), value, dtype) for value in (0.5, -2))
     found = ALONE[name](ct, ct.asarray(x), ct.asarray(y))
     wanted = ALONE[name](ct.reference, x, y)

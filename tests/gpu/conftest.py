@@ -40,8 +40,7 @@ if "CUDNN_CT_LIBRARY" in os.environ:
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     use_gpu(int(worker.removeprefix("gw")))
 
-
-if COMPILES:
+if COMPILES:  # shrinking a failure would compile for minutes
     settings.register_profile(
         "small", settings(), max_examples=10, suppress_health_check=list(HealthCheck), phases=PHASES
     )

@@ -238,7 +238,7 @@ def test_in_pixels_computes_the_remainder_behind_the_whole_pixels() -> None:
     assert seen == [(0x10000, 0x20000), (0x10000 + 2 * 2048, 0x20000 + 4 * 2048)]
     assert [image.shape for image in pieces(3 * 1024 + 1)] == [(2, 1024, 1, 1), (1, 1025, 1, 1)]
     assert [image.shape for image in pieces(1025)] == [(1, 1025, 1, 1)]
-    assert [image.shape for image in pieces(1, run=False)] == [(1, 2, 1, 1)]  # beside another element
+    assert [image.shape for image in pieces(1, run=False)] == [(1, 2, 1, 1)]  # computed as two
 
 
 # --- values, sub-graphs and ragged tensors -----------------------------------------------------------------

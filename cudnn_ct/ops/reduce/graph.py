@@ -51,10 +51,8 @@ _PASSES: dict[str, tuple[ReduceOp, ReduceOp]] = {"norm1": ("norm1", "add"), "ama
 def reduction_by_formulas(problem: ReduceProblem, context: Context) -> Plan | None:
     """Return a plan for contiguous arrays whose reduced axes are rows or columns of matrices, or both."""
     x, y, indices = problem.x, problem.kept, problem.indices
-    if not 1 <= problem.terms <= (MAX_POSITIONS if indices else INT_MAX) or problem.op not in (
-        *_SUMS,
-        *_EXTREMES,
-    ):
+    most = MAX_POSITIONS if indices else INT_MAX
+    if not 1 <= problem.terms <= most or problem.op not in (*_SUMS, *_EXTREMES):
         return None
     if problem.op in _EXTREMES and not problem.propagate_nan:
         return None  # if all elements are NaN, engines return the value that their search begins with
