@@ -22,7 +22,7 @@ from .errors import format_version
 
 KINDS = (
     *("reject", "engine", "first_choice", "rewrite", "modes", "unordered"),
-    *("first", "last", "also", "warn", "inform"),
+    *("first", "last", "also", "stored", "warn", "inform"),
 )
 EFFECTS = (
     *("wrong", "inaccurate", "crash", "hang", "unsupported", "unstated", "nondeterministic", "slow"),
@@ -229,7 +229,7 @@ def _why_not_values(row: Mapping[str, Any]) -> str:
 
 
 # The field without which a row of a kind has no effect.
-_NEEDED = {"modes": "modes", "first": "order", "last": "order", "also": "order"}
+_NEEDED = {"modes": "modes", "first": "order", "last": "order", "also": "order", "stored": "kernels"}
 _ELEMENTS: dict[str, type] = {
     **dict.fromkeys(("operations", "when"), str),
     **dict.fromkeys(("engines", "engines_except"), int),
@@ -237,7 +237,7 @@ _ELEMENTS: dict[str, type] = {
 }
 _REQUIRED = ("name", "kind", "operations", "when", "effect", "message")
 _FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("name", "kind", "effect", "message", "advice", "source", "libraries"), str),
+    **dict.fromkeys(("name", "kind", "effect", "message", "advice", "source", "libraries", "kernels"), str),
     **dict.fromkeys(_ELEMENTS, list),
     **dict.fromkeys(("cudnn", "arch", "found", "sizes", "knobs"), dict),
     "min_slices": int,

@@ -23,7 +23,7 @@ from cudnn_doctor.read.bad_combinations import table, version_numbers  # noqa: E
 
 # The parts of the page, each with the kinds of its rows.
 PARTS = {
-    "rejections": ("reject", "engine", "first_choice", "modes", "unordered"),
+    "rejections": ("reject", "engine", "first_choice", "modes", "unordered", "stored"),
     "rewrites": ("rewrite",),
     "warnings": ("warn", "inform"),
     "order": ("first", "last", "also"),
@@ -144,6 +144,7 @@ def _bounds(bounds: dict[str, str]) -> str:
 def _engines(row: dict[str, Any]) -> str:
     parts = [str(number) for number in row.get("engines", ())]
     parts += [f"`{name}`" for name in row.get("algorithms", ())]
+    parts += [f"plans whose kernels are named `{row['kernels']}`"] if "kernels" in row else []
     parts += [f"with the note `{note}`" for note in row.get("with_notes", ())]
     parts += [f"without the note `{note}`" for note in row.get("without_notes", ())]
     parts += [f"all but {', '.join(map(str, row['engines_except']))}"] if "engines_except" in row else []

@@ -32,6 +32,12 @@ def device_name(device: int) -> str:
 
 
 @cache
+def device_uuid(device: int) -> str:
+    """Return the identifier of one device, as hexadecimal digits."""
+    return bytes(cuda.call(f"reading the UUID of device {device}", "cuDeviceGetUuid", device).bytes).hex()
+
+
+@cache
 def compute_capability(device: int) -> tuple[int, int]:
     """Return the architecture of a device: (9, 0) is Hopper."""
     major, minor = (_attribute(device, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
@@ -70,5 +76,5 @@ def check_device(device: int) -> int:
 @in_forked_child
 def _after_fork() -> None:
     """Discard the properties that the parent read: a forked child cannot use CUDA."""
-    for cached in (cache_size, compute_capability, device_count, device_name, driver_version):
+    for cached in (cache_size, compute_capability, device_count, device_name, device_uuid, driver_version):
         cached.cache_clear()

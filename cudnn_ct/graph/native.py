@@ -12,6 +12,7 @@ from ..errors import CudnnError, NotSupportedError
 from ..shapes.specs import ALIGNMENT
 from .attributes import kind
 from .backend import BackendDescriptor
+from .bound import why_elsewhere
 from .layouts import check_layouts
 from .offline import Planner, gpu_name, target, target_of
 from .operations import OPERATIONS, Graph, Node, Tensor, tensors_of_graph, why_wrong_if_dynamic
@@ -190,14 +191,17 @@ def kernel_cache(graph: BackendDescriptor, topology: str, context: Context | Pla
     found: KernelCache | None = context.kernel_caches.get(topology)
     if found is None:
         key = f"{PREFIX} | cuDNN {context.library.version_text} | {gpu_name(context)} | {topology}"
-        found = context.kernel_caches[topology] = _stored(graph, key) or KernelCache(graph, key)
+        found = context.kernel_caches[topology] = _stored(graph, key, context) or KernelCache(graph, key)
     return found
 
 
-def _stored(graph: BackendDescriptor, key: str) -> KernelCache | None:
+def _stored(graph: BackendDescriptor, key: str, context: Context | Planner) -> KernelCache | None:
     store = plan_store()
     entry = store.get(key)
     if entry is None:
+        return None
+    if wrong := why_elsewhere(entry.text, entry.facts, context):
+        store.discard(key, wrong)
         return None
     try:
         cache = KernelCache(graph, key, entry.text)

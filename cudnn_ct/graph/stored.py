@@ -27,6 +27,7 @@ from ..facts import digest
 from ..plans.base import Candidate
 from ..plans.comparison import difference, tolerance_of
 from .backend import BackendDescriptor, attempt
+from .bound import marked, why_elsewhere
 from .engines import Engine, execution_plan, heuristic_configs, plan_to_json
 from .graph_json import graph_text
 from .native import operation_graph
@@ -138,9 +139,8 @@ def to_store(
             cache.stored = 0  # each request that is compiled for a file has an entry
         kernels = cache.entry(facts)
         return (
-            kernels
-            or f"the kernels of {candidate} are not stored: there are no new ones, or cuDNN is too old"
-        )
+            kernels and marked(kernels, context)
+        ) or f"the kernels of {candidate} are not stored: there are no new ones, or cuDNN is too old"
     try:
         text = plan_to_json(native)
         wrong = _difference(json.loads(text), request, candidate, context)
@@ -148,7 +148,7 @@ def to_store(
         return f"cuDNN cannot write the plan of {candidate}: {type(error).__name__} {error}"
     if wrong:
         return f"cuDNN's JSON of the plan of {candidate} is incomplete: {wrong}"
-    return StoredPlan(plan_key(request, context), facts, text.encode())
+    return marked(StoredPlan(plan_key(request, context), facts, text.encode()), context)
 
 
 def candidate_from_json(row: dict[str, Any]) -> Candidate:
@@ -170,6 +170,7 @@ def read_back(entry: StoredPlan, request: PlanRequest, context: Context | Planne
     try:
         candidate = candidate_from_json(entry.facts["candidate"])
         wrong = _difference(json.loads(entry.text), request, candidate, context)
+        wrong = wrong or why_elsewhere(entry.text, entry.facts, context)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         wrong = f"it is malformed: {type(error).__name__} {error}"
     if wrong:

@@ -25,6 +25,7 @@ def host_installed() -> Iterator[Host]:
         for name in interop.__all__:
             put(stack, interop, name, getattr(host, name))
         put(stack, device, "device_name", cache(lambda _: "a device of the tests"))
+        put(stack, device, "device_uuid", cache(lambda _: "the first of its kind"))
         put(stack, memory, "allocate", host.allocate_buffer)
         put(stack, allocator, "MAX_BLOCK", -1)
         put(stack, determinism, "RUNS", 2)  # a fake that varies does so in each run

@@ -17,6 +17,7 @@ from cudnn_ct import testing
 from cudnn_ct._config import Config
 from cudnn_ct.autotune import candidates
 from cudnn_ct.cli.selftest_cases import cases
+from cudnn_ct.cuda import device as devices
 from cudnn_ct.errors import CudnnWarning, NotInitializedError
 from cudnn_ct.graph import stored
 from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
@@ -155,6 +156,39 @@ def test_plans_that_do_not_fit_are_ignored_with_one_line(
         forget()
         ct.activation(x_of())
         assert fake.compilations == 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_plans_with_bound_kernels_are_used_by_the_gpu_that_compiled_them(
+    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch, dynamic: bool
+) -> None:
+    row = {"name": "bound", "kind": "stored", "operations": ["all"], "when": [], "kernels": "["}
+    file = on_disk.with_name("facts.json")
+    file.write_text(json.dumps({"facts": [row | {"effect": "hang", "message": "it hangs"}]}))
+    monkeypatch.setattr(ct.config, "facts", str(file))
+
+    monkeypatch.setattr(ct.config, "dynamic_shapes", dynamic)
+
+    def call(expected: int) -> None:
+        forget()
+        before, ones = fake.compilations, ct.full((64, 16), 1, "float16")
+        y = ct.matmul(ones, ct.full((16, 8), 1, "float16")) if dynamic else ct.activation(ones)
+        assert fake.compilations - before == expected
+        assert (y.numpy() == (16 if dynamic else 1)).all()
+
+    call(1)
+    call(0)
+    monkeypatch.setattr(devices, "device_uuid", lambda _: "another of its kind")
+    with pytest.warns(CudnnWarning, match="must be compiled on the GPU that runs them: it hangs"):
+        call(1)
+    call(0)
+    for file in (on_disk / "plans").glob("*.plan_1"):  # as one that was compiled without a GPU
+        (entry,) = decode(file.read_bytes())
+        assert isinstance(entry, StoredPlan)
+        if entry.text:
+            file.write_bytes(encode(entry._replace(facts={**entry.facts, "unit": ""})))
+    with pytest.warns(CudnnWarning, match="must be compiled on the GPU"):
+        call(1)
 
 
 def test_plans_of_other_users_are_ignored(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
