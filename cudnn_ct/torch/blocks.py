@@ -45,7 +45,7 @@ class Block:
         if self.blocks.has_ended_modes:
             self.blocks.drop_ended_modes()
         if self.names is not None:
-            self.names.begin(self)
+            self.names.begin(self, GROUPS - self.skip - self.resting.asleep())
             self.blocks.pass_on()
         if self.mode is not None:
             self.mode.__enter__()

@@ -21,7 +21,7 @@ SEARCHED = frozenset(("conv", "conv_transpose", "gru", "lstm", "rnn"))
 CALLS, ROUNDS, SECONDS = 8, 6, 0.05  # of a measurement; two rounds may take longer
 
 STREAK = 32  # calls of a group, one after another, that torch computes faster before the group rests
-BETWEEN = 63  # calls of a group that are not examined, between two that are
+BETWEEN = 63  # calls of a group that are not examined, between two that are, and blocks without its names
 
 
 def is_timed(group: str, stream: Stream) -> bool:
@@ -51,6 +51,7 @@ class Resting:
     def __init__(self) -> None:
         self._streaks: dict[str, tuple[int, int]] = {}  # served calls before, and the calls since
         self._left: dict[str, int] = {}  # calls until the next that is examined
+        self._asleep: dict[str, int] = {}  # blocks until the next that binds names of a group
 
     def add(self, group: str, served: int) -> None:
         """Count a call that torch computes faster; ``served`` is the number of served calls of the group."""
@@ -58,7 +59,20 @@ class Resting:
         count = count + 1 if before == served else 1
         self._streaks[group] = served, count
         if count >= STREAK:
-            self._left[group] = BETWEEN
+            self._left[group] = self._asleep[group] = BETWEEN
+
+    def asleep(self) -> set[str]:
+        """Return the groups whose names a new block need not bind: torch computes all their calls.
+
+        In the first block after that, the first call of a group is examined.
+        """
+        if not self._asleep or choices() != BY_TIME:
+            return set()
+        groups = {group for group, left in self._asleep.items() if left}
+        for group in groups:
+            self._asleep[group] -= 1
+            self._left[group] = 0
+        return groups
 
     def has(self, group: str) -> bool:
         """Return whether a call of a group is left to torch without a look at it."""

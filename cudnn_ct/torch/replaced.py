@@ -6,21 +6,26 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Replaced", "is_method"]
+__all__ = ["Pair", "Replaced", "is_method"]
 
 # Python 3.13 no longer caches attributes of a class that has changed 1,000 times, so methods of tensors stay
 # bound to replacements after so many blocks.
 MOST_REBOUND = 100
 
 
-_Pair = tuple[Any, Any]
+class Pair(NamedTuple):
+    """A function of torch, the function that takes its place, and the group to which its calls belong."""
+
+    original: Callable[..., Any]
+    replacement: Callable[..., Any]
+    group: str
 
 
 class _Owner:
@@ -31,24 +36,21 @@ class _Owner:
     def __init__(self, owner: Any) -> None:
         self.ref = weakref.ref(owner)
         self.size = -1  # number of its names at the last search
-        self.bound: dict[str, _Pair] = {}  # functions and their replacements
+        self.bound: dict[str, Pair] = {}
         # Whether the class sets attributes as others do: to change the dict is faster than `setattr`.
         own = getattr(type(owner), "__setattr__", None)
         self.is_plain = isinstance(owner, types.ModuleType) and own is types.ModuleType.__setattr__
 
 
 class Replaced:
-    """Binds names to other functions while there are blocks, in any thread.
+    """Binds names to other functions while there are blocks, in any thread."""
 
-    ``pairs`` are functions of torch and the functions that take their places.
-    """
-
-    def __init__(self, pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
-        self._pairs: dict[int, _Pair] = {id(one): pair for pair in pairs for one in pair}
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self._pairs = {id(one): pair for pair in pairs for one in (pair.original, pair.replacement)}
         # A block may end while this thread has the lock, when Python collects the generator that entered it.
         self._lock = threading.RLock()
         self._blocks: set[object] = set()
-        self._is_bound = False
+        self._bound: Set[str] = frozenset()  # groups
         self._owners: dict[int, _Owner] = {}  # of all modules
         self._named: list[_Owner] = []  # with names that are bound to the functions
         for owner in _INHERITING:
@@ -63,13 +65,13 @@ class Replaced:
         self._searched: tuple[int, Callable[[], Any]] = 0, lambda: None  # at the last search
         self._rebound = 0  # times that names were bound to torch's functions again
 
-    def begin(self, block: object) -> None:
-        """Bind the names to replacements if this block is the only one."""
+    def begin(self, block: object, groups: Set[str]) -> None:
+        """Bind the names of groups to replacements, unless another block has."""
         with self._lock:
             self._blocks.add(block)
             try:
-                if not self._is_bound:
-                    self._bind()
+                if not groups <= self._bound:
+                    self._bind(groups)
             except BaseException:
                 self.end(block)
                 raise
@@ -78,18 +80,20 @@ class Replaced:
         """Bind the names to torch's functions again if this block is the last one."""
         with self._lock:
             self._blocks.discard(block)
-            if self._is_bound and not self._blocks:
+            if self._bound and not self._blocks:
                 self._unbind()
 
-    def _bind(self) -> None:
+    def _bind(self, groups: Set[str]) -> None:
         from torch import _dynamo  # noqa: F401 - it makes tables of functions by their names
 
-        self._is_bound = True
+        self._bound |= groups
         self._find()
         for found in self._named:
             owner = found.ref()
             names = _names(owner) if found.is_plain else None
-            for name, (original, replacement) in found.bound.items():
+            for name, (original, replacement, group) in found.bound.items():
+                if group not in groups:
+                    continue
                 if names is not None:
                     if names.get(name) is original:  # and not bound to something else meanwhile
                         names[name] = replacement
@@ -99,14 +103,14 @@ class Replaced:
                         setattr(owner, name, replacement)
 
     def _unbind(self) -> None:
-        self._is_bound = False
+        groups, self._bound = self._bound, frozenset()
         self._rebound += 1
         self._find()  # modules that were imported in the block have replacements
         for found in self._named:
             owner = found.ref()
             names, plain = _names(owner), found.is_plain
-            for name, (original, replacement) in found.bound.items():
-                if names.get(name) is not replacement:
+            for name, (original, replacement, group) in found.bound.items():
+                if group not in groups or names.get(name) is not replacement:
                     continue
                 if plain:
                     names[name] = original
@@ -145,6 +149,8 @@ class Replaced:
             return
         found.size = len(names)
         if name.startswith(("torch.", "cudnn_ct.")) and name not in _OF_TORCH:
+            return
+        if self._pairs.keys().isdisjoint(map(id, list(names.values()))):  # as of most modules
             return
         for bound, value in list(names.items()):
             if id(value) in self._pairs:

@@ -30,7 +30,7 @@ from .faster import SLOWER, TIMED, Resting, is_timed, torch_is_faster
 from .kernels import settings
 from .leaving import LeftToTorchError
 from .prepared import current_stream
-from .replaced import Replaced, is_method
+from .replaced import Pair, Replaced, is_method
 from .reports import Report
 from .rules import RULES
 from .settled import Settled, SettledCalls
@@ -304,7 +304,7 @@ def _first_line(error: Exception) -> str:
 
 
 _settled = SettledCalls(AGAIN)
-_replaced = Replaced([(one, replacement_of(one)) for one in RULES])
+_replaced = Replaced([Pair(one, replacement_of(one), group) for one, (group, _) in RULES.items()])
 
 
 def _check_types(values: Sequence[Any]) -> None:

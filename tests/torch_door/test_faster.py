@@ -135,6 +135,42 @@ def test_a_group_rests_only_while_torch_chooses_by_time(
     assert block.report().served["softmax"] == faster.TIMED + 1
 
 
+def test_names_of_a_resting_group_are_bound_in_few_blocks(
+    timed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, own, other = ctt.enable(rebind=True), F.softmax, F.layer_norm
+
+    def is_bound(x: torch.Tensor | None = None) -> bool:
+        with torch.no_grad(), block:
+            assert F.layer_norm is not other
+            found = F.softmax is not own
+            if x is not None:
+                F.softmax(x, 1)
+        return found
+
+    with torch.no_grad(), block:
+        for _ in range(faster.TIMED + faster.STREAK):
+            F.softmax(X, 1)
+    for _ in range(2):
+        assert not any(is_bound() for _ in range(faster.BETWEEN))
+        assert is_bound(X)  # which is slower still
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    assert is_bound()
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    assert not any(is_bound() for _ in range(faster.BETWEEN))
+    assert all(is_bound(X[:1]) for _ in range(3))  # served
+
+
+def test_names_of_skipped_groups_are_not_bound() -> None:
+    own, other = F.softmax, F.layer_norm
+    with ctt.enable(rebind=True, skip=["softmax"]):
+        assert F.softmax is own
+        assert F.layer_norm is not other
+        with ctt.enable(rebind=True):
+            assert F.softmax is not own
+    assert F.softmax is own
+
+
 class _Counted(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()

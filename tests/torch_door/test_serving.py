@@ -468,13 +468,13 @@ def test_names_of_torch_are_its_own_after_the_last_block(cpu: None, monkeypatch:
 
 def test_methods_of_tensors_are_bound_a_limited_number_of_times(cpu: None) -> None:
     own = torch.Tensor.softmax
-    made = replaced.Replaced([(own, double := lambda x, axis: 2 * own(x, axis))])
+    made = replaced.Replaced([replaced.Pair(own, double := lambda x, axis: 2 * own(x, axis), "softmax")])
     for _ in range(replaced.MOST_REBOUND + 1):
-        made.begin(None)
+        made.begin(None, {"softmax"})
         assert torch.Tensor.softmax is double
         made.end(None)
     assert torch.Tensor.softmax is double
-    made.begin(None)
+    made.begin(None, {"softmax"})
     assert torch.Tensor.softmax is double
     made.end(None)
     del torch.Tensor.softmax
