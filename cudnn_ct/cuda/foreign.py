@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any
 
 from .._caches import BoundedDict
@@ -102,22 +102,28 @@ class PyTorch(Library):
 
     def known(self, arrays: Sequence[Any]) -> tuple[list[int], list[ArrayKey]] | None:
         try:
-            found = _known_tensors.get(tuple([one.shape for one in arrays]), ())
-        except (AttributeError, RuntimeError, TypeError):  # a number, a nested tensor, another shape
+            found = _known_tensors.get((len(arrays), arrays[0].numel()))
+            if found is None:
+                return None
+            pointers: list[int] = []
+            for one in arrays:
+                if one.is_nested:  # the check does not take tensors without a shape
+                    return None
+                pointer = one.data_ptr()
+                if not pointer or pointer & UNALIGNED:
+                    return None
+                pointers.append(pointer)
+        except (AttributeError, RuntimeError, TypeError):  # a number, or a transformation of functions
             return None
         for fits, keys, require in found:
             if fits(*arrays):
-                pointers = [*map(type(arrays[0]).data_ptr, arrays)]
-                bits = reduce(int.__or__, pointers)
-                if bits & UNALIGNED or 0 in pointers or (require and _records_gradients()):
-                    return None
-                return pointers, keys
+                return None if require and _records_gradients() else (pointers, keys)
         return None
 
     def learn(self, arrays: Sequence[Any], keys: Sequence[ArrayKey]) -> None:
         fits = guard_of(arrays) if all(key.aligned for key in keys) else None
         if fits is not None:
-            place = tuple([one.shape for one in arrays])
+            place = len(arrays), arrays[0].numel()
             made = fits, list(keys), any(array.requires_grad for array in arrays)
             _known_tensors[place] = [made, *_known_tensors.get(place, ())[: MAX_LAYOUTS - 1]]
 
@@ -186,8 +192,8 @@ def _key_of_torch(
     return array_key(spec, device.index, aligned, False)
 
 
-MAX_KNOWN = 4096  # shapes of the tensors of a call
-MAX_LAYOUTS = 8  # of such tensors
+MAX_KNOWN = 4096  # numbers of tensors, and of elements of the first one
+MAX_LAYOUTS = 16  # of such tensors
 _known_tensors = BoundedDict(MAX_KNOWN)
 
 

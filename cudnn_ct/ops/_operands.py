@@ -78,7 +78,7 @@ def read_arrays(
         if out is not None:  # `in` would compare tensors
             arrays.append(out)
     library = library_of(type(arrays[0]))
-    known = library.known(arrays) if library is not None and len(arrays) > 1 else None
+    known = library.known(arrays) if library is not None else None
     if library is not None and known is not None:
         return _known_arrays(len(operands), outs, library, *known, where)
     keys: list[ArrayKey | None] = []
@@ -114,7 +114,7 @@ def read_arrays(
         else:
             pointers.append(pointer)
         keys.append(key)
-    if library and len(arrays) > 1 and all(library_of(type(array)) is library for array in arrays):
+    if library and all(library_of(type(array)) is library for array in arrays):
         library.learn(arrays, [key for key in keys if key is not None])
     return None if where is None else (where, keys, pointers, given)
 
@@ -128,6 +128,10 @@ def _known_arrays(
         return None
     if len(keys) == count:
         return home, [*keys, *outs], pointers, outs
+    if len(outs) == 1:
+        (out,) = outs
+        out = DeviceArray(keys[-1], pointers.pop(), library.owner(out), home, home, True)
+        return home, keys, pointers, (out,)
     found, given, place = keys[:count], [], count
     for out in outs:
         if out is not None:
