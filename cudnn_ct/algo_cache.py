@@ -215,7 +215,7 @@ class Selection(SelectedPlan):
                 rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
                 usable = large_workspaces_last([row for row in rows if not row.rejected])
                 timed, failures = benchmark_rows(
-                    self.problem, usable, self._source.plan, context, pointers, alpha, beta, every=False
+                    self.problem, usable, self._within_limits, context, pointers, alpha, beta, every=False
                 )
                 self._decision.store_timings(timed + [row for row in rows if row.rejected], failures)
         self.plan = self._next_plan(context)
@@ -271,13 +271,19 @@ class Selection(SelectedPlan):
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
         recording.begin_choice()
-        plan = self._source.plan(self.problem, row, context)
-        exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
-        if self._decision.request.deterministic and row.backend in MEASURED and not exceeded:
+        plan = self._within_limits(self.problem, row, context)
+        if self._decision.request.deterministic and row.backend in MEASURED:
             from .certify.determinism import why_varying  # only for calls that ask for it
 
             engine = row.algorithm if row.backend == "graph" else f"{row.backend} {row.algorithm}"
-            exceeded = why_varying(self.problem, engine, plan, context)
+            if varying := why_varying(self.problem, engine, plan, context):
+                raise NotSupportedError(varying)
+        return plan
+
+    def _within_limits(self, problem: Problem, row: Candidate, context: Context) -> Plan:
+        """Return the plan of a candidate; raise NotSupportedError if it needs more than the row states."""
+        plan = self._source.plan(problem, row, context)
+        exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
         if exceeded:
             raise NotSupportedError(exceeded)
         return plan

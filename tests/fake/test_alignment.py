@@ -55,6 +55,16 @@ def test_softmax_of_misaligned_rows_takes_no_path_for_aligned_ones(fake: FakeCud
     assert first != second  # the mode
 
 
+def test_autotune_runs_no_engine_whose_copies_exceed_the_limit(fake: FakeCudnn) -> None:
+    fake.engines, fake.engine_workspace, fake.second_engine = True, 100, 3
+    x, scale, bias = (own(shifted(np.ones(shape, np.float16), 1)) for shape in ((16, 64), 64, 64))
+    with pytest.raises(NotSupportedError, match="the limit is 150"):
+        ct.layer_norm(x, scale, bias, algo="autotune", workspace_limit=150)
+    assert "cudnnBackendExecute" not in dict(fake.calls)
+    ct.layer_norm(x, scale, bias, algo="autotune")
+    assert "cudnnBackendExecute" in dict(fake.calls)
+
+
 @pytest.mark.usefixtures("only_engines")
 def test_conv_plan_counts_the_copies_as_workspace(fake: FakeCudnn) -> None:
     fake.engines, fake.engine_workspace = True, 100
