@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .._config import config
 from ..context import Context
@@ -23,9 +23,7 @@ from ..cuda.typed_memory import TypedMemory
 from ..cuda.workspace import Workspace
 from ..errors import AllocationError
 from ..shapes.specs import UNALIGNED
-
-if TYPE_CHECKING:
-    from ._operation import PreparedCall
+from ._operation import MAX_POINTER_SETS, PreparedCall
 
 REPEATS = 8  # runs with the same pointers before the next one is recorded, which takes as long as 20 runs
 MOVES = 16  # runs with any pointers before the graph for others is made, which takes four times as long
@@ -50,8 +48,11 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, *, fresh: bool = False)
         replay = call.replays.get(key)
         if replay is None:
             end = 1 + len(call.spans)
-            other = call.replays.get((None, key[0], *key[end:]))
-            return other is not None and _moved(call, other, key, key[1:end], fresh)
+            if len(key) == end:  # as of most calls: a slice takes as long as all else here
+                other, pointers = call.replays.get((None, key[0])), key[1:]
+            else:
+                other, pointers = call.replays.get((None, key[0], *key[end:])), key[1:end]
+            return other is not None and _moved(call, other, key, pointers, fresh)
         if replay.plan is not call.selected.plan:
             call.replays.clear()
             return False
@@ -65,11 +66,13 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, *, fresh: bool = False)
 
 def _moved(call: PreparedCall, replay: Replay, key: Any, pointers: tuple[int, ...], fresh: bool) -> bool:
     """Launch the graph of a call that takes any pointers, unless one for these alone is due."""
-    runs = call.runs.get(key)
-    if runs is None:
+    runs = call.runs
+    count = runs.get(key)
+    if count is None:
         if not fresh and not _are_disjoint(call, pointers):
             return False
-    elif runs and runs + 1 >= REPEATS:
+        count = 0
+    elif count + 1 >= REPEATS:
         return False
     if replay.plan is not call.selected.plan:
         call.replays.clear()
@@ -77,7 +80,10 @@ def _moved(call: PreparedCall, replay: Replay, key: Any, pointers: tuple[int, ..
     if replay.launch(pointers):
         return False
     replay.recent = True
-    call.set_runs(key, (runs or 0) + 1)
+    if len(runs) < MAX_POINTER_SETS:
+        runs[key] = count + 1
+    else:
+        call.set_runs(key, count + 1)
     return True
 
 
