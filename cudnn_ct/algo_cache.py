@@ -214,8 +214,16 @@ class Selection(SelectedPlan):
             if self._decision.needs_timing:
                 rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
                 usable = large_workspaces_last([row for row in rows if not row.rejected])
+                plan = partial(self._planned, to_time=True)
                 timed, failures = benchmark_rows(
-                    self.problem, usable, self._within_limits, context, pointers, alpha, beta, every=False
+                    self.problem,
+                    usable,
+                    lambda _, *one: plan(*one),
+                    context,
+                    pointers,
+                    alpha,
+                    beta,
+                    every=False,
                 )
                 self._decision.store_timings(timed + [row for row in rows if row.rejected], failures)
         self.plan = self._next_plan(context)
@@ -269,21 +277,17 @@ class Selection(SelectedPlan):
 
         return explanation_of_rejection(graph, context, self.problem)
 
-    def _planned(self, row: Candidate, context: Context) -> Plan:
+    def _planned(self, row: Candidate, context: Context, *, to_time: bool = False) -> Plan:
+        """Return the plan of a candidate; raise NotSupportedError if it exceeds a limit, as copies may."""
         recording.begin_choice()
-        plan = self._within_limits(self.problem, row, context)
-        if self._decision.request.deterministic and row.backend in MEASURED:
+        plan = self._source.plan(self.problem, row, context)
+        exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
+        wanted = self._decision.request.deterministic and not to_time
+        if wanted and row.backend in MEASURED and not exceeded:
             from .certify.determinism import why_varying  # only for calls that ask for it
 
             engine = row.algorithm if row.backend == "graph" else f"{row.backend} {row.algorithm}"
-            if varying := why_varying(self.problem, engine, plan, context):
-                raise NotSupportedError(varying)
-        return plan
-
-    def _within_limits(self, problem: Problem, row: Candidate, context: Context) -> Plan:
-        """Return the plan of a candidate; raise NotSupportedError if it needs more than the row states."""
-        plan = self._source.plan(problem, row, context)
-        exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
+            exceeded = why_varying(self.problem, engine, plan, context)
         if exceeded:
             raise NotSupportedError(exceeded)
         return plan
