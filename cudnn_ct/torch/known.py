@@ -24,7 +24,8 @@ class _Part(NamedTuple):
     """A prepared call of a function, with its factors: its arrays by their places among the function's.
 
     ``pointers`` selects the pointers of operands and results, and ``more`` follows them in keys of replays.
-    ``fresh`` is whether all results are new memory in each call.
+    ``fresh`` is whether all results are new memory in each call, and ``in_order`` whether keys have the
+    pointers as they are, and no more.
     """
 
     call: PreparedCall
@@ -34,6 +35,7 @@ class _Part(NamedTuple):
     pointers: Callable[[Sequence[int]], tuple[int, ...]]
     more: tuple[Any, ...]
     fresh: bool
+    in_order: bool
 
     def run(self, ctx: Context, arrays: Sequence[Any], pointers: Sequence[int], where: Stream) -> None:
         """Run or replay the call on arrays at other addresses."""
@@ -73,11 +75,14 @@ class KnownFunction:
         ctx = local.contexts.get(where.device)
         if ctx is None or ctx.running or ctx.stream is not where or ctx.watched is not None:
             return False
-        known = self._parts.get(ctx)
+        known = ctx.plans.get(self._parts.token)
         if known is None or known[0] is not config.snapshot or len(known[1]) != 1:
             return False
         (part,) = known[1]
-        key = (where.handle, *part.pointers(pointers), *part.more, *lent)
+        if part.in_order:
+            key = (where.handle, *pointers, *lent)
+        else:
+            key = (where.handle, *part.pointers(pointers), *part.more, *lent)
         previous = None if ctx.alone else ctx.enter()
         try:
             done = replayed(ctx, part.call, key, fresh=part.fresh)
@@ -140,4 +145,5 @@ def _part(seen: tuple[Any, ...], places: dict[int, int], new: int) -> _Part | No
         return None
     more = facts[1 + len(found) : 1 + len(found) + 3] if alpha is not ONE or beta is not ZERO else ()
     fresh = min(found[count:]) >= new
-    return _Part(call, found[:count], found[count:], (alpha, beta), itemgetter(*found), more, fresh)
+    in_order = not more and found == tuple(range(len(found)))
+    return _Part(call, found[:count], found[count:], (alpha, beta), itemgetter(*found), more, fresh, in_order)

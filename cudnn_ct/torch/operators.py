@@ -62,10 +62,14 @@ def call(name: str) -> Callable[..., Any]:
             return operator(*given)
         tensors, key = given[:count], None
         try:
-            casts = cast is not None and torch.is_autocast_enabled()
-            if not (casts or _dispatches() or forward_ad._current_level >= 0 or watched.calls is not None):
-                present = [one for one in tensors if one is not None] if optional else tensors
-                absent = [tensors[place] is None for place in optional]
+            casts = cast is not None and _autocasts()
+            # As `_dispatches` does: a call of a function takes as long as these three.
+            dispatches = _modes() or _transformations() is not None or _tracing() is not None
+            if not (casts or dispatches or forward_ad._current_level >= 0 or watched.calls is not None):
+                present, absent = tensors, tensors[:0]
+                if optional:
+                    present = [one for one in tensors if one is not None]
+                    absent = [tensors[place] is None for place in optional]
                 try:
                     key = options(), given[count:], *absent, *[one.shape for one in present]
                     found = calls.get(key, ())
@@ -132,7 +136,7 @@ def _way(tensors: Sequence[Any]) -> object:
 
 _DISPATCHED, _RECORDED, _COMPUTED = object(), object(), object()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _autocasts = torch.compiler.is_compiling, torch.is_autocast_enabled
 _grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
 _transformations = torch._C._functorch.peek_interpreter_stack

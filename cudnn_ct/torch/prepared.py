@@ -19,6 +19,7 @@ from .workspace import LEARNED, SMALL, Needs
 
 # Takes a third of the time of `torch.empty_strided`; torch's own compiler calls it. It may be missing.
 _empty_on_current = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+_current_on = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class WithoutMemoryError(ValueError):
@@ -38,6 +39,7 @@ class Call:
         "_absent",
         "_empty",
         "_function",
+        "_index",
         "_known",
         "_needs",
         "_operands",
@@ -60,7 +62,7 @@ class Call:
         self._function = function
         self._operands = tuple(operands)
         self._results = tuple((tuple(one.shape), tuple(one.strides), one.dtype) for one in results)
-        self.device = device
+        self.device, self._index = device, device.index or 0
         self.varies = varies
         self._absent = absent
         self._needs = Needs()
@@ -82,7 +84,7 @@ class Call:
                 pointers = [*map(_address, arrays)]
         except RuntimeError as error:
             raise WithoutMemoryError("an operand has no memory of its own") from error
-        where, nbytes = current_stream(self.device.index or 0), self._needs.nbytes
+        where, nbytes = current_stream(self._index), self._needs.nbytes
         if self._known is not None and self._needs.runs == LEARNED:
             memory = empty((nbytes,), (1,), torch.uint8) if nbytes > SMALL else None
             lent = () if memory is None else (memory.data_ptr(), nbytes)
@@ -126,6 +128,8 @@ _address = torch.Tensor.data_ptr
 
 def current_stream(device: int) -> Stream:
     """Return torch's current stream of a device."""
+    if _current_on is not None and not _current_on(device):
+        return streams.default_stream(device)
     assert _TORCH is not None
     return _TORCH.current(device)
 
