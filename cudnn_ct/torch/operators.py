@@ -61,12 +61,13 @@ def call(name: str) -> Callable[..., Any]:
         if _is_compiling():
             return operator(*given)
         tensors, key = given[:count], None
+        present: Sequence[Any] = tensors
+        absent: Sequence[bool] = ()
         try:
             casts = cast is not None and _autocasts()
             # As `_dispatches` does: a call of a function takes as long as these three.
             dispatches = _modes() or _transformations() is not None or _tracing() is not None
             if not (casts or dispatches or forward_ad._current_level >= 0 or watched.calls is not None):
-                present, absent = tensors, tensors[:0]
                 if optional:
                     present = [one for one in tensors if one is not None]
                     absent = [tensors[place] is None for place in optional]
