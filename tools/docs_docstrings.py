@@ -46,19 +46,22 @@ class Docstrings(griffe.Extension):  # type: ignore[misc] # mypy does not read g
         for name in ("more", "unknown"):
             if isinstance(obj, griffe.Function) and name in obj.parameters:
                 del obj.parameters[name]
+        if obj.is_function and any("defined" in str(one.value) for one in obj.decorators):
+            signature = _method(pkgutil.resolve_name(obj.path))  # of the operation
+            obj.parameters, obj.returns = signature.parameters, signature.returns
         if obj.docstring:
             obj.docstring.value = markdown(_complete(obj), obj.path)
 
 
 def _method(function: Any) -> griffe.Function:
-    """Return a method that is made when its class is."""
+    """Return a function whose signature the sources do not have."""
     signature = inspect.signature(function)
     parameters = [
         griffe.Parameter(
             one.name,
             annotation=None if one.name == "self" else str(one.annotation),
             kind=griffe.ParameterKind(one.kind.description),
-            default=None if one.default is one.empty else str(one.default),
+            default=None if one.default is one.empty else repr(one.default),
         )
         for one in signature.parameters.values()
     ]

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
 
 from ..dtypes import as_dtype
 from ..shapes import attention_rules as rules
@@ -17,103 +16,52 @@ from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
 from ..shapes.scaled_attention import ScaledAttentionProblem, ScaledAttentionResult
 from ..shapes.specs import TensorSpec
-from ._cast import (
-    Array,
-    Float64,
-    Outs,
-    deliver,
-    deliver_each,
-    packed_spec,
-    present,
-    required,
-    specs_of,
-    specs_of_outs,
-    wide,
-)
-from ._cast import operands as as_operands
+from . import _signatures as signatures
+from ._cast import Array, Float64, deliver, packed_spec, specs_of, specs_of_outs, wide
+from ._definition import Arguments, defined
 
 _STATS = np.dtype(np.float32)
 _LENGTHS = ("lengths_q", "lengths_kv")
 
 
-def attention(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    scale: float | None = None,
-    causal: bool | str = False,
-    window: tuple[int | None, int | None] | None = None,
-    bias: ArrayLike | None = None,
-    lengths_q: ArrayLike | None = None,
-    lengths_kv: ArrayLike | None = None,
-    offsets_q: Sequence[int] | None = None,
-    offsets_kv: Sequence[int] | None = None,
-    page_table: ArrayLike | None = None,
-    dropout: float = 0.0,
-    kept: ArrayLike | None = None,
-    return_stats: bool = False,
-    out: Outs | None = None,
-) -> AttentionResult[Array]:
+@defined(signatures.attention)
+def attention(p: Arguments) -> AttentionResult[Array]:
     """Compute ``softmax(scale * q @ k.T + bias) @ v``, with a mask. See :func:`cudnn_ct.attention`."""
-    operands = required(q=q, k=k, v=v) | present(bias=bias, page_table=page_table)
-    batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
-    arguments = (scale, causal, window, dropout, batch.longest)
-    problem = rules.attention_problem(batch.specs, (None, None), return_stats, *arguments)
+    batch = _Batch(p.required("q", "k", "v") | p.present("bias", "page_table"), p)
+    problem = rules.attention_problem(batch.specs, (None, None), p.return_stats, *batch.arguments)
     batch.check_kept(problem)
     y = np.zeros((*batch.arrays["q"].shape[:-1], batch.arrays["v"].shape[-1]))
     stats = np.full(y.shape[:-1], -np.inf)
     for part in batch.sequences():
         weights, sums = _weights(problem, batch, part)
         values = _repeated(batch.keys("v", part), problem)
-        batch.rows(y, part)[...] = batch.dropped(weights, part, dropout) @ values
+        batch.rows(y, part)[...] = batch.dropped(weights, part) @ values
         batch.rows(stats, part)[...] = sums
     if problem.stats is None:
-        return deliver_each(AttentionResult, [(y, batch.dtype)], 1, 0, out, "return_stats=False")
-    return deliver_each(AttentionResult, [(y, batch.dtype), (stats, _STATS)], 1, 0, out)
+        return p.deliver_each(AttentionResult, [(y, batch.dtype)], "return_stats=False")
+    return p.deliver_each(AttentionResult, [(y, batch.dtype), (stats, _STATS)])
 
 
-def attention_backward(
-    dy: ArrayLike,
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    y: ArrayLike,
-    stats: ArrayLike,
-    *,
-    scale: float | None = None,
-    causal: bool | str = False,
-    window: tuple[int | None, int | None] | None = None,
-    bias: ArrayLike | None = None,
-    dbias: bool = False,
-    lengths_q: ArrayLike | None = None,
-    lengths_kv: ArrayLike | None = None,
-    offsets_q: Sequence[int] | None = None,
-    offsets_kv: Sequence[int] | None = None,
-    dropout: float = 0.0,
-    kept: ArrayLike | None = None,
-    out: Outs | None = None,
-) -> AttentionGradients[Array]:
+@defined(signatures.attention_backward)
+def attention_backward(p: Arguments) -> AttentionGradients[Array]:
     """Compute the gradients of :func:`attention`. See :func:`cudnn_ct.attention_backward`."""
-    operands = required(dy=dy, q=q, k=k, v=v, y=y) | present(bias=bias)
-    saved = required(stats=stats)["stats"]
-    batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
+    operands, saved = p.required("dy", "q", "k", "v", "y") | p.present("bias"), p.required("stats")["stats"]
+    batch = _Batch(operands, p)
     batch.specs["stats"] = packed_spec(saved)
-    arguments = (scale, causal, window, dropout, batch.longest)
-    problem = rules.attention_gradient_problem(batch.specs, (None,) * 4, dbias, *arguments)
+    problem = rules.attention_gradient_problem(batch.specs, (None,) * 4, p.dbias, *batch.arguments)
     batch.check_kept(problem)
     arrays, sums = batch.arrays, wide(saved)
     dq, dk, dv = (np.zeros(arrays[name].shape) for name in "qkv")
     sizes = problem.sizes
-    db = np.zeros((sizes.batch, sizes.heads, sizes.queries, sizes.keys)) if dbias else None
+    db = np.zeros((sizes.batch, sizes.heads, sizes.queries, sizes.keys)) if p.dbias else None
     for part in batch.sequences():
         weights, _ = _weights(problem, batch, part, batch.rows(sums, part))
         keys, values = (_repeated(batch.keys(name, part), problem) for name in "kv")
         out_gradient, result, queries = (batch.rows(arrays[name], part) for name in ("dy", "y", "q"))
-        products = batch.dropped(out_gradient @ values.swapaxes(1, 2), part, dropout)
+        products = batch.dropped(out_gradient @ values.swapaxes(1, 2), part)
         scores = weights * (products - (out_gradient * result).sum(-1, keepdims=True))
         batch.keys_of(dv, part)[...] = _summed(
-            batch.dropped(weights, part, dropout).swapaxes(1, 2) @ out_gradient, problem
+            batch.dropped(weights, part).swapaxes(1, 2) @ out_gradient, problem
         )
         batch.rows(dq, part)[...] = problem.scale * scores @ keys
         batch.keys_of(dk, part)[...] = _summed(problem.scale * scores.swapaxes(1, 2) @ queries, problem)
@@ -121,22 +69,23 @@ def attention_backward(
             db[part.place, :, : part.queries, : part.keys] = scores
     results = [(gradient, batch.dtype) for gradient in (dq, dk, dv)]
     if db is None:
-        return deliver_each(AttentionGradients, results, 1, 0, out, "dbias=False")
+        return p.deliver_each(AttentionGradients, results, "dbias=False")
     shape = arrays["bias"].shape
     shared = tuple(axis for axis in range(4) if shape[axis] == 1)
     results.append((db.sum(shared, keepdims=True), operands["bias"].dtype))
-    return deliver_each(AttentionGradients, results, 1, 0, out)
+    return p.deliver_each(AttentionGradients, results)
 
 
-def clear_padding(x: ArrayLike, lengths: ArrayLike, *, out: Array | None = None) -> Array:
+@defined(signatures.clear_padding)
+def clear_padding(p: Arguments) -> Array:
     """Return x with zeros behind the lengths of its sequences. See :func:`cudnn_ct.clear_padding`."""
-    dtype, (rows,) = as_operands("clear_padding", x=x)
+    dtype, (rows,) = p.operands("clear_padding", "x")
     specs = {"x": TensorSpec.packed(rows.shape, "float32")}
-    specs["lengths"] = TensorSpec.packed(np.shape(lengths), "int32")
+    specs["lengths"] = TensorSpec.packed(np.shape(p.lengths), "int32")
     rules.padding_problem(specs, (None,))
-    kept = rules.sequence_lengths(lengths, rows.shape[2], "lengths")
+    kept = rules.sequence_lengths(p.lengths, rows.shape[2], "lengths")
     inside = np.arange(rows.shape[2]) < np.asarray(kept, int).reshape(-1, 1)
-    return deliver(np.where(inside[:, None, :, None], rows, 0.0), dtype, 1, 0, out)
+    return p.deliver(np.where(inside[:, None, :, None], rows, 0.0), dtype)
 
 
 # --- sequences of a batch ----------------------------------------------------------------------------------
@@ -154,14 +103,7 @@ class _Sequence(NamedTuple):
 class _Batch:
     """Operands in float64, and their parts for each sequence as (heads, tokens, D)."""
 
-    def __init__(
-        self,
-        operands: dict[str, Array],
-        lengths: tuple[Any, Any],
-        offsets: tuple[Any, Any],
-        dropout: float,
-        kept: ArrayLike | None,
-    ) -> None:
+    def __init__(self, operands: dict[str, Array], p: Arguments) -> None:
         others = ("page_table", "bias")
         one_dtype("attention", **{name: x.dtype for name, x in operands.items() if name not in others})
         self.dtype = operands["q"].dtype
@@ -170,10 +112,10 @@ class _Batch:
         if "bias" in operands:
             bias = operands["bias"]  # that of a mask is 0 where it is True and -inf elsewhere
             self.arrays["bias"] = np.where(bias, 0.0, -np.inf) if bias.dtype == bool else wide(bias)
-        mask = np.zeros(0) if kept is None else np.asarray(kept)
+        mask = np.zeros(0) if p.kept is None else np.asarray(p.kept)
         if mask.dtype.kind not in "biuf":
-            raise TypeError(f"kept must be an array of ones and zeros: got {kept!r}")
-        self.kept = None if kept is None else wide(mask)
+            raise TypeError(f"kept must be an array of ones and zeros: got {p.kept!r}")
+        self.kept = None if p.kept is None else wide(mask)
         # float32 and float64 exist here only, so the rules get float16.
         self.specs = {name: TensorSpec.packed(array.shape, "float16") for name, array in operands.items()}
         if "bias" in operands and operands["bias"].dtype == bool:
@@ -182,24 +124,26 @@ class _Batch:
             if self.table.dtype.kind not in "iu":
                 raise TypeError(f"page_table has the wrong dtype: got {self.table.dtype}, expected integers")
             self.specs["page_table"] = TensorSpec.packed(self.table.shape, "int32")
-        dropout = as_float(dropout, "dropout")
-        if dropout:
+        self.rate = as_float(p.dropout, "dropout")
+        if self.rate:
             self.specs |= dict.fromkeys(("seed", "offset"), TensorSpec.packed((1,), "int64"))
-        if dropout and kept is None:
+        if self.rate and p.kept is None:
             raise ValueError("dropout needs kept, the mask of ones and zeros: got None")
-        if kept is not None and not dropout:
+        if p.kept is not None and not self.rate:
             raise ValueError("kept needs dropout: got dropout=0")
         self.offsets: list[tuple[int, ...]] | None = None
-        self.longest = (0, 0)
         self.packed: list[Sequence[int]] = []
-        self._lengths: tuple[Any, Any] = lengths
-        if any(one is not None for one in offsets):
-            self._pack(offsets)
-        for name, given in zip(_LENGTHS, lengths, strict=True):
+        self._lengths: tuple[Any, Any] = (p.lengths_q, p.lengths_kv)
+        longest = (0, 0)
+        if not (p.offsets_q is None and p.offsets_kv is None):
+            longest = self._pack((p.offsets_q, p.offsets_kv))
+        for name, given in zip(_LENGTHS, self._lengths, strict=True):
             if given is not None:
                 self.specs[name] = TensorSpec.packed(np.shape(given), "int32")
+        self.arguments = (p.scale, p.causal, p.window, p.dropout, longest)
 
-    def _pack(self, offsets: tuple[Any, Any]) -> None:
+    def _pack(self, offsets: tuple[Any, Any]) -> tuple[int, int]:
+        """Read the places of packed sequences, and return the lengths of the longest ones."""
         tokens = {"offsets_q": self.arrays["q"].shape[0], "offsets_kv": self.arrays["k"].shape[0]}
         numbers = [
             rules.sequence_offsets(given, count, name)
@@ -213,11 +157,11 @@ class _Batch:
             room[place] if given is None else rules.packed_lengths(given, numbers[place], _LENGTHS[place])
             for place, given in enumerate(self._lengths)
         ]
-        self.longest = rules.longest_sequence(self.packed[0]), rules.longest_sequence(self.packed[1])
         starts = TensorSpec.packed((len(numbers[0]),), "int32")
         self.specs |= {f"starts_{name}": starts for name in ("q", "k", "v", "y", "stats")}
         count = TensorSpec.packed((len(numbers[0]) - 1,), "int32")
         self.specs |= {"lengths_q": count, "lengths_kv": count}
+        return rules.longest_sequence(self.packed[0]), rules.longest_sequence(self.packed[1])
 
     def check_kept(self, problem: AttentionProblem) -> None:
         """Raise unless kept has the shape of the weights, or a larger one for packed sequences."""
@@ -276,11 +220,11 @@ class _Batch:
             return array[start : start + count].swapaxes(0, 1)
         return array[place, :, :count]
 
-    def dropped(self, weights: Float64, part: _Sequence, rate: float) -> Float64:
+    def dropped(self, weights: Float64, part: _Sequence) -> Float64:
         """Return weights multiplied with the mask of dropout."""
-        if not rate or self.kept is None:
+        if not self.rate or self.kept is None:
             return weights
-        return weights * self.kept[part.place, :, : part.queries, : part.keys] / (1 - rate)
+        return weights * self.kept[part.place, :, : part.queries, : part.keys] / (1 - self.rate)
 
 
 # --- weights -----------------------------------------------------------------------------------------------
@@ -332,29 +276,12 @@ def _summed(gradient: Float64, problem: AttentionProblem) -> Float64:
 _LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
 
 
-def scaled_attention(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    descale_q: ArrayLike | None = None,
-    descale_k: ArrayLike | None = None,
-    descale_v: ArrayLike | None = None,
-    descale_s: ArrayLike | None = None,
-    scale_s: ArrayLike | None = None,
-    scale_o: ArrayLike | None = None,
-    scale: float | None = None,
-    causal: bool | str = False,
-    return_stats: bool = False,
-    amax: bool = False,
-    out_dtype: DTypeLike | None = None,
-    out: Outs | None = None,
-) -> ScaledAttentionResult[Array]:
+@defined(signatures.scaled_attention)
+def scaled_attention(p: Arguments) -> ScaledAttentionResult[Array]:
     """Compute attention of float8 operands with scales. See :func:`cudnn_ct.scaled_attention`."""
-    scales = (descale_q, descale_k, descale_v, descale_s, scale_s, scale_o)
-    arrays = required(q=q, k=k, v=v) | present(**dict(zip(scaled.SCALES, scales, strict=True)))
-    slots = scaled.scaled_attention_slots(out, return_stats, amax)
-    parameters = return_stats, amax, scale, causal, out_dtype
+    arrays = p.required("q", "k", "v") | p.present(*scaled.SCALES)
+    slots = scaled.scaled_attention_slots(p.out, p.return_stats, p.amax)
+    parameters = p.return_stats, p.amax, p.scale, p.causal, p.out_dtype
     problem = scaled.scaled_attention_problem(specs_of(arrays), specs_of_outs(slots), *parameters)
     values, stats = _computed(problem, arrays)
     largest = np.full(1, np.abs(values).max(initial=0))

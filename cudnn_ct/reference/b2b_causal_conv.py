@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..dtypes import as_dtype
 from ..shapes.b2b_causal_conv import B2BCausalConvGradients, B2BCausalConvResult, b2b_causal_conv_shape
 from ..shapes.causal_conv import causal_gradient_dtype
-from ._cast import Array, Float64, Outs, deliver_each, operands
+from . import _signatures as signatures
+from ._cast import Array, Float64
+from ._definition import Arguments, defined
 from .causal_conv import causal_gradients, causal_sums
 
+_OPERANDS = ("x", "w_proj", "w_mixer", "skip_bias")
 
-def b2b_causal_conv1d(
-    x: ArrayLike, w_proj: ArrayLike, w_mixer: ArrayLike, skip_bias: ArrayLike, *, out: Outs | None = None
-) -> B2BCausalConvResult[Array]:
+
+@defined(signatures.b2b_causal_conv1d)
+def b2b_causal_conv1d(p: Arguments) -> B2BCausalConvResult[Array]:
     """Compute ``gate * (conv(a * b) + skip_bias * a * b)``. See :func:`cudnn_ct.b2b_causal_conv1d`."""
-    names = {"x": x, "w_proj": w_proj, "w_mixer": w_mixer, "skip_bias": skip_bias}
-    dtype, (xs, projection, mixer, bias) = operands("b2b_causal_conv1d", **names)
+    dtype, (xs, projection, mixer, bias) = p.operands("b2b_causal_conv1d", *_OPERANDS)
     b2b_causal_conv_shape(xs.shape, projection.shape, mixer.shape, bias.shape)
     gate, a, b = _projected(xs, projection)
     mixed = causal_sums(a * b, mixer) + bias[:, None] * a * b
-    return deliver_each(B2BCausalConvResult, [(gate * mixed, dtype), (mixed, dtype)], 1, 0, out)
+    return p.deliver_each(B2BCausalConvResult, [(gate * mixed, dtype), (mixed, dtype)])
 
 
-def b2b_causal_conv1d_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    w_proj: ArrayLike,
-    w_mixer: ArrayLike,
-    skip_bias: ArrayLike,
-    mixed: ArrayLike,
-    *,
-    out: Outs | None = None,
-) -> B2BCausalConvGradients[Array]:
+@defined(signatures.b2b_causal_conv1d_backward)
+def b2b_causal_conv1d_backward(p: Arguments) -> B2BCausalConvGradients[Array]:
     """Compute the gradients of all operands. See :func:`cudnn_ct.b2b_causal_conv1d_backward`."""
-    names = {"x": x, "w_proj": w_proj, "w_mixer": w_mixer, "skip_bias": skip_bias, "mixed": mixed, "dy": dy}
-    dtype, (xs, projection, mixer, bias, before, gradient) = operands("b2b_causal_conv1d", **names)
+    dtype, arrays = p.operands("b2b_causal_conv1d", *_OPERANDS, "mixed", "dy")
+    xs, projection, mixer, bias, before, gradient = arrays
     shape = b2b_causal_conv_shape(xs.shape, projection.shape, mixer.shape, bias.shape)
     for name, array in (("mixed", before), ("dy", gradient)):
         if array.shape != shape:
@@ -50,7 +43,7 @@ def b2b_causal_conv1d_backward(
     wide = as_dtype(causal_gradient_dtype(as_dtype(dtype).name)).numpy
     dbias = (dmixed * a * b).sum((0, 2))
     parameters = [(one, wide) for one in (dprojection.reshape(projection.shape), dmixer, dbias)]
-    return deliver_each(B2BCausalConvGradients, [(dx.reshape(xs.shape), dtype), *parameters], 1, 0, out)
+    return p.deliver_each(B2BCausalConvGradients, [(dx.reshape(xs.shape), dtype), *parameters])
 
 
 def _projected(x: Float64, w: Float64) -> tuple[Float64, Float64, Float64]:

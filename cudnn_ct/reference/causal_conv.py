@@ -3,58 +3,45 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..dtypes import as_dtype
 from ..shapes.causal_conv import (
     WITHOUT_BIAS,
-    CausalActivation,
     CausalConvGradients,
     causal_activation,
     causal_conv_shape,
     causal_gradient_dtype,
 )
 from ..shapes.checks import same_shape
-from ._cast import Array, Float64, Outs, deliver, deliver_each, operands, present
+from . import _signatures as signatures
+from ._cast import Array, Float64
+from ._definition import Arguments, defined
 
 
-def causal_conv1d(
-    x: ArrayLike,
-    w: ArrayLike,
-    bias: ArrayLike | None = None,
-    *,
-    activation: CausalActivation | None = None,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.causal_conv1d)
+def causal_conv1d(p: Arguments) -> Array:
     """Compute ``act(bias + sum(x[t - width + 1 + i] * w[i]))``. See :func:`cudnn_ct.causal_conv1d`."""
-    dtype, (xs, ws, *biases) = operands("causal_conv1d", x=x, w=w, **present(bias=bias))
+    dtype, (xs, ws, *biases) = p.operands("causal_conv1d", "x", "w", *p.present("bias"))
     causal_conv_shape(xs.shape, ws.shape, *(one.shape for one in biases))
-    silu = causal_activation(activation)
+    silu = causal_activation(p.activation)
     sums = causal_sums(xs, ws, *biases)
-    return deliver(sums * _sigmoid(sums) if silu else sums, dtype, 1, 0, out)
+    return p.deliver(sums * _sigmoid(sums) if silu else sums, dtype)
 
 
-def causal_conv1d_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    w: ArrayLike,
-    bias: ArrayLike | None = None,
-    *,
-    activation: CausalActivation | None = None,
-    out: Outs | None = None,
-) -> CausalConvGradients[Array]:
+@defined(signatures.causal_conv1d_backward)
+def causal_conv1d_backward(p: Arguments) -> CausalConvGradients[Array]:
     """Compute the gradients of the input, weights and bias. See :func:`cudnn_ct.causal_conv1d_backward`."""
-    dtype, (gradient, xs, ws, *biases) = operands("causal_conv1d", dy=dy, x=x, w=w, **present(bias=bias))
+    dtype, (gradient, xs, ws, *biases) = p.operands("causal_conv1d", "dy", "x", "w", *p.present("bias"))
     causal_conv_shape(xs.shape, ws.shape, *(one.shape for one in biases))
     same_shape(x=xs.shape, dy=gradient.shape)
-    if causal_activation(activation):
+    if causal_activation(p.activation):
         sums = causal_sums(xs, ws, *biases)
         sigmoid = _sigmoid(sums)
         gradient = gradient * sigmoid * (1 + sums * (1 - sigmoid))
     dx, dw = causal_gradients(gradient, xs, ws)
     wide = as_dtype(causal_gradient_dtype(as_dtype(dtype).name)).numpy
     results = [(dx, dtype), (dw, wide), *[(gradient.sum((0, 2)), wide)] * len(biases)]
-    return deliver_each(CausalConvGradients, results, 1, 0, out, "" if biases else WITHOUT_BIAS)
+    return p.deliver_each(CausalConvGradients, results, "" if biases else WITHOUT_BIAS)
 
 
 def causal_sums(x: Float64, w: Float64, bias: Float64 | None = None) -> Float64:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple, Never
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes.conv import GEOMETRY, ConvProblem, Pairs, conv_problem, conv_transpose_output_shape
 from ..shapes.conv_dtype import check_conv_dtypes
 from ..shapes.fused import fused_problem
 from ..shapes.parse import as_float
 from ..shapes.pooling import pool_output_shape, pool_problem
-from ..typing import ConvMode, FusedActivation, Padding, PerAxis, PoolMode, Shape
-from ._cast import Array, Float64, deliver, packed_spec, present, required, specs_of, specs_of_outs, wide
+from . import _signatures as signatures
+from ._cast import Array, Float64, packed_spec, specs_of, specs_of_outs, wide
+from ._definition import Arguments, defined
 from .layers import CURVES
 
 Index = tuple[Any, ...]
@@ -63,150 +62,84 @@ class Windows(NamedTuple):
 # --- convolutions ------------------------------------------------------------------------------------------
 
 
-def conv(
-    x: ArrayLike,
-    w: ArrayLike,
-    *,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    groups: int = 1,
-    mode: ConvMode = "cross_correlation",
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.conv)
+def conv(p: Arguments) -> Array:
     """Compute ``y[n, k, p] = sum(w[k, c, i] * x[n, c, p * s + i * d])``. See :func:`cudnn_ct.conv`."""
-    arrays, alpha, beta = required(x=x, w=w), as_float(alpha, "alpha"), as_float(beta, "beta")
-    specs, (into,) = map(packed_spec, arrays.values()), specs_of_outs((out,))
-    geometry = geometry_of(padding, stride, dilation, groups, mode)
+    arrays, alpha, beta = p.required("x", "w"), as_float(p.alpha, "alpha"), as_float(p.beta, "beta")
+    specs, (into,) = map(packed_spec, arrays.values()), specs_of_outs((p.out,))
     scaled = "alpha" if alpha != 1 else "beta" if beta else ""
-    problem = conv_problem("forward", *specs, **geometry, out=into, scaled=scaled)
+    problem = conv_problem("forward", *specs, **geometry_of(p), out=into, scaled=scaled)
     y = convolved(problem, wide(arrays["x"]), wide(arrays["w"]))
     if problem.x.dtype == "int8":
         y = y.astype(np.int64).astype(np.int32).astype(np.float64)  # which wraps around
-    return deliver(y, as_dtype(problem.y.dtype).numpy, alpha, beta, out)
+    return p.deliver(y, as_dtype(problem.y.dtype).numpy)
 
 
-def conv_backward_data(
-    dy: ArrayLike,
-    w: ArrayLike,
-    x_shape: Shape,
-    *,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    groups: int = 1,
-    mode: ConvMode = "cross_correlation",
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.conv_backward_data)
+def conv_backward_data(p: Arguments) -> Array:
     """Compute ``dx[q] = sum(w[i] * dy[p]), q = p * s + i * d``. See :func:`cudnn_ct.conv_backward_data`."""
-    arrays = required(dy=dy, w=w)
-    specs, geometry = map(packed_spec, arrays.values()), geometry_of(padding, stride, dilation, groups, mode)
-    problem = conv_problem("backward_data", *specs, shape=x_shape, **geometry)
+    arrays = p.required("dy", "w")
+    specs = map(packed_spec, arrays.values())
+    problem = conv_problem("backward_data", *specs, shape=p.x_shape, **geometry_of(p))
     dx = data_gradient(problem, wide(arrays["dy"]), wide(arrays["w"]))
-    return deliver(dx, arrays["dy"].dtype, alpha, beta, out)
+    return p.deliver(dx, arrays["dy"].dtype)
 
 
-def conv_backward_filter(
-    dy: ArrayLike,
-    x: ArrayLike,
-    w_shape: Shape,
-    *,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    groups: int = 1,
-    mode: ConvMode = "cross_correlation",
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.conv_backward_filter)
+def conv_backward_filter(p: Arguments) -> Array:
     """Compute ``dw[i] = sum(x[p * s + i * d] * dy[p])``. See :func:`cudnn_ct.conv_backward_filter`."""
-    arrays = required(dy=dy, x=x)
-    specs, geometry = map(packed_spec, arrays.values()), geometry_of(padding, stride, dilation, groups, mode)
-    problem = conv_problem("backward_filter", *specs, shape=w_shape, **geometry)
+    arrays = p.required("dy", "x")
+    specs = map(packed_spec, arrays.values())
+    problem = conv_problem("backward_filter", *specs, shape=p.w_shape, **geometry_of(p))
     dw = filter_gradient(problem, wide(arrays["dy"]), wide(arrays["x"]))
-    return deliver(dw, arrays["dy"].dtype, alpha, beta, out)
+    return p.deliver(dw, arrays["dy"].dtype)
 
 
-def conv_backward_bias(
-    dy: ArrayLike, *, alpha: float = 1, beta: float = 0, out: Array | None = None
-) -> Array:
+@defined(signatures.conv_backward_bias)
+def conv_backward_bias(p: Arguments) -> Array:
     """Compute ``alpha * sum(dy) + beta * out`` for each channel. See :func:`cudnn_ct.conv_backward_bias`."""
-    dy = required(dy=dy)["dy"]
+    dy = p.required("dy")["dy"]
     check_conv_dtypes("backward_bias", {"dy": as_dtype(dy.dtype).name})
     if not 3 <= dy.ndim <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
-    return deliver(wide(dy).sum(axis=(0, *range(2, dy.ndim))), dy.dtype, alpha, beta, out)
+    return p.deliver(wide(dy).sum(axis=(0, *range(2, dy.ndim))), dy.dtype)
 
 
-def conv_transpose(
-    x: ArrayLike,
-    w: ArrayLike,
-    *,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    groups: int = 1,
-    mode: ConvMode = "cross_correlation",
-    output_padding: PerAxis = 0,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.conv_transpose)
+def conv_transpose(p: Arguments) -> Array:
     """Compute ``y[q] = sum(w[i] * x[p]), q = p * s + i * d``. See :func:`cudnn_ct.conv_transpose`."""
-    geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
-    given = required(x=x, w=w)
-    shapes = given["x"].shape, given["w"].shape
-    shape = conv_transpose_output_shape(*shapes, output_padding=output_padding, **geometry)
-    return conv_backward_data(x, w, shape, mode=mode, alpha=alpha, beta=beta, out=out, **geometry)
+    x, w = (array.shape for array in p.required("x", "w").values())
+    geometry = {name: value for name, value in geometry_of(p).items() if name != "mode"}
+    shape = conv_transpose_output_shape(x, w, output_padding=p.output_padding, **geometry)
+    scaled = {"alpha": p.alpha, "beta": p.beta, "out": p.out}
+    return conv_backward_data(p.x, p.w, shape, **geometry_of(p), **scaled)
 
 
-@known_keywords
-def conv_bias_activation(
-    x: ArrayLike,
-    w: ArrayLike,
-    bias: ArrayLike | None,
-    *more: Never,
-    residual: ArrayLike | None = None,
-    activation: FusedActivation = "relu",
-    coefficient: float = 0,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    groups: int = 1,
-    mode: ConvMode = "cross_correlation",
-    alpha1: float = 1,
-    alpha2: float = 1,
-    out: Array | None = None,
-    **unknown: Never,
-) -> Array:
+@defined(signatures.conv_bias_activation)
+def conv_bias_activation(p: Arguments) -> Array:
     """Compute ``act(alpha1 * conv + alpha2 * residual + b)``. See :func:`cudnn_ct.conv_bias_activation`."""
-    if more or unknown or x is UNSET or w is UNSET or bias is UNSET:
-        return corrected(conv_bias_activation, locals())
-    arrays = required(x=x, w=w) | present(bias=bias, residual=residual)
+    arrays = p.required("x", "w") | p.present("bias", "residual")
     specs = specs_of(arrays)
-    conv = conv_problem(
-        "forward", specs["x"], specs["w"], **geometry_of(padding, stride, dilation, groups, mode)
-    )
+    conv = conv_problem("forward", specs["x"], specs["w"], **geometry_of(p))
     bias_and_residual = specs.get("bias"), specs.get("residual")
-    problem = fused_problem(conv, *bias_and_residual, activation, coefficient, alpha1, alpha2)
+    problem = fused_problem(conv, *bias_and_residual, p.activation, p.coefficient, p.alpha1, p.alpha2)
     sums = problem.alpha1 * convolved(conv, wide(arrays["x"]), wide(arrays["w"]))
     if "residual" in arrays:
         sums = sums + problem.alpha2 * wide(arrays["residual"])
     if "bias" in arrays:
         sums = sums + wide(arrays["bias"]).reshape(1, -1, *[1] * (sums.ndim - 2))
+    return p.deliver(fused_activation(sums, problem), arrays["x"].dtype)
+
+
+def fused_activation(sums: Float64, problem: Any) -> Float64:
+    """Return the activation of a fused convolution; the coefficient of a swish is 1 by default."""
     name, coefficient = problem.activation, problem.coefficient
-    y = CURVES[name](sums, (coefficient or 1) if name == "swish" else coefficient)
-    return deliver(np.asarray(y), arrays["x"].dtype, 1, 0, out)
+    return np.asarray(CURVES[name](sums, (coefficient or 1) if name == "swish" else coefficient))
 
 
-def geometry_of(*parameters: Any) -> dict[str, Any]:
+def geometry_of(p: Arguments) -> dict[str, Any]:
     """Return padding, stride and dilation, maybe groups and mode, as keywords of a problem."""
-    return dict(zip((*GEOMETRY, "mode"), parameters, strict=False))
+    return {name: value for name, value in vars(p).items() if name in (*GEOMETRY, "mode")}
 
 
 def convolved(problem: ConvProblem, x: Float64, w: Float64) -> Float64:
@@ -265,23 +198,12 @@ def _flat(pixels: Float64) -> Float64:
 # --- pooling -----------------------------------------------------------------------------------------------
 
 
-def pool(
-    x: ArrayLike,
-    *,
-    window: PerAxis,
-    stride: PerAxis | None = None,
-    padding: Padding = 0,
-    mode: PoolMode = "max",
-    propagate_nan: bool = True,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.pool)
+def pool(p: Arguments) -> Array:
     """Compute ``alpha * (max, mean or sum of each window) + beta * out``. See :func:`cudnn_ct.pool`."""
-    arrays = required(x=x)
-    params = pool_problem(specs_of(arrays), (None,), window, stride, padding, mode, propagate_nan).params
-    dtype, x, name = arrays["x"].dtype, wide(arrays["x"]), params.mode
-    w = _windows(x.shape, *params.geometry)
+    arrays = p.required("x")
+    params, x = _pooling(p, arrays), wide(arrays["x"])
+    w, name = _windows(x.shape, *params.geometry), params.mode
     larger = np.maximum if params.propagate_nan else np.fmax
     if name.startswith("max"):
         padded, y = w.pad(x, -np.inf), np.full((*x.shape[:2], *w.counts), -np.inf)
@@ -289,27 +211,14 @@ def pool(
             larger(y, padded[pixels], out=y)
     else:
         y = _sums(x, w) / divisor(w, name)
-    return deliver(y, dtype, alpha, beta, out)
+    return p.deliver(y, arrays["x"].dtype)
 
 
-def pool_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    y: ArrayLike,
-    *,
-    window: PerAxis,
-    stride: PerAxis | None = None,
-    padding: Padding = 0,
-    mode: PoolMode = "max",
-    propagate_nan: bool = True,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.pool_backward)
+def pool_backward(p: Arguments) -> Array:
     """Compute the gradient of :func:`pool` with regard to x. See :func:`cudnn_ct.pool_backward`."""
-    arrays = required(x=x, y=y, dy=dy)
-    dtype, (x, y, dy) = arrays["x"].dtype, map(wide, arrays.values())
-    params = pool_problem(specs_of(arrays), (None,), window, stride, padding, mode, propagate_nan).params
+    arrays = p.required("x", "y", "dy")
+    params, (x, y, dy) = _pooling(p, arrays), map(wide, arrays.values())
     w, name = _windows(x.shape, *params.geometry), params.mode
     dx = w.padded_zeros(*x.shape[:2])
     if name.startswith("max"):
@@ -318,7 +227,12 @@ def pool_backward(
         share = dy / divisor(w, name)
         for _, pixels in w.taps():
             dx[pixels] += share
-    return deliver(w.crop(dx), dtype, alpha, beta, out)
+    return p.deliver(w.crop(dx), arrays["x"].dtype)
+
+
+def _pooling(p: Arguments, arrays: dict[str, Array]) -> Any:
+    given = (p.window, p.stride, p.padding, p.mode, p.propagate_nan)
+    return pool_problem(specs_of(arrays), (None,), *given).params
 
 
 def _windows(x_shape: tuple[int, ...], window: Any, padding: Any, stride: Any) -> Windows:

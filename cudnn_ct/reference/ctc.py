@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..shapes.checks import one_dtype
 from ..shapes.ctc import CTCLoss, check_ctc_operands, ctc_min_steps, ctc_outs, ctc_spec
-from ._cast import Array, Float64, check_out, required, round_once, wide
+from . import _signatures as signatures
+from ._cast import Array, Float64, check_out, round_once, wide
+from ._definition import Arguments, defined
 
 
-def ctc_loss(
-    logits: ArrayLike,
-    labels: ArrayLike | Sequence[Sequence[int]],
-    label_lengths: Iterable[int],
-    input_lengths: Iterable[int],
-    *,
-    normalization: Literal["none", "softmax"] = "softmax",
-    out_of_bound: Literal["zero", "skip"] = "zero",
-    blank: int = 0,
-    out: Array | tuple[Array | None, Array | None] | None = None,
-) -> CTCLoss[Array]:
+@defined(signatures.ctc_loss)
+def ctc_loss(p: Arguments) -> CTCLoss[Array]:
     """Compute ``-log sum(prod(p))`` over alignments, and its gradient. See :func:`cudnn_ct.ctc_loss`.
 
     The gradient is ``p - q`` for the probability p of a symbol at a step, and the probability q that an
     alignment has the symbol at that step. If all alignments have probability 0, the gradient is NaN, unless
     there are no labels.
     """
-    logits, spec = required(logits=logits)["logits"], ctc_spec(normalization, out_of_bound, blank)
+    logits, spec = p.required("logits")["logits"], ctc_spec(p.normalization, p.out_of_bound, p.blank)
     one_dtype("ctc_loss", logits=logits.dtype)
-    rows, steps = check_ctc_operands(logits.shape, labels, label_lengths, input_lengths, spec.blank)
-    outs = ctc_outs(out)
+    given = (p.labels, p.label_lengths, p.input_lengths)
+    rows, steps = check_ctc_operands(logits.shape, *given, spec.blank)
+    outs = ctc_outs(p.out)
     made = np.zeros(logits.shape[1:2], logits.dtype), np.zeros_like(logits)
     for new, one, name in zip(made, outs, ("loss", "gradient"), strict=True):
         check_out(one, new.shape, new.dtype, name)

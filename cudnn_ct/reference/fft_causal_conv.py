@@ -6,31 +6,32 @@ For float64 it takes the windows that cuDNN takes for the other dtypes, too.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..shapes.checks import same_shape
 from ..shapes.fft_causal_conv import FFTCausalConvGradients, fft_causal_conv_shape
-from ._cast import Array, Float64, Outs, deliver, deliver_each, operands
+from . import _signatures as signatures
+from ._cast import Array, Float64
+from ._definition import Arguments, defined
 
 
-def fft_causal_conv1d(x: ArrayLike, w: ArrayLike, *, out: Array | None = None) -> Array:
+@defined(signatures.fft_causal_conv1d)
+def fft_causal_conv1d(p: Arguments) -> Array:
     """Compute ``sum(x[t - i] * w[i])``. See :func:`cudnn_ct.fft_causal_conv1d`."""
-    dtype, (xs, ws) = operands("fft_causal_conv1d", x=x, w=w)
+    dtype, (xs, ws) = p.operands("fft_causal_conv1d", "x", "w")
     fft_causal_conv_shape(xs.shape, ws.shape)
-    return deliver(_convolved(xs, ws), dtype, 1, 0, out)
+    return p.deliver(_convolved(xs, ws), dtype)
 
 
-def fft_causal_conv1d_backward(
-    dy: ArrayLike, x: ArrayLike, w: ArrayLike, *, out: Outs | None = None
-) -> FFTCausalConvGradients[Array]:
+@defined(signatures.fft_causal_conv1d_backward)
+def fft_causal_conv1d_backward(p: Arguments) -> FFTCausalConvGradients[Array]:
     """Compute the gradients of the input and the weights. See :func:`cudnn_ct.fft_causal_conv1d_backward`."""
-    dtype, (gradient, xs, ws) = operands("fft_causal_conv1d", dy=dy, x=x, w=w)
+    dtype, (gradient, xs, ws) = p.operands("fft_causal_conv1d", "dy", "x", "w")
     fft_causal_conv_shape(xs.shape, ws.shape)
     same_shape(x=xs.shape, dy=gradient.shape)
     later = gradient[..., ::-1]  # a sum over later time steps is one over earlier time steps in reverse
     dx = _convolved(later, ws)[..., ::-1]
     dw = _convolved(later, xs)[..., ::-1][..., : ws.shape[1]].sum(0)
-    return deliver_each(FFTCausalConvGradients, [(dx, dtype), (dw, dtype)], 1, 0, out)
+    return p.deliver_each(FFTCausalConvGradients, [(dx, dtype), (dw, dtype)])
 
 
 def _convolved(x: Float64, w: Float64) -> Float64:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
 
-from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes import matmul as products
 from ..shapes import training_fusions as fusions
@@ -19,97 +17,52 @@ from ..shapes.layer import results_of
 from ..shapes.matmul import MatmulGradients, MatmulProblem, ScaledMatmulResult
 from ..shapes.parse import as_float
 from ..shapes.training_fusions import BatchNormFinalizeResult, ConvBatchNormGradients, ConvStatisticsResult
-from ..shapes.training_fusions import data_gradient as check_data_gradient
-from ..shapes.training_fusions import filter_gradient as check_filter_gradient
-from ..typing import FusedActivation, MatmulActivation, Padding, PerAxis, Shape
-from ._cast import (
-    Array,
-    Float64,
-    Outs,
-    R,
-    Result,
-    deliver,
-    deliver_each,
-    present,
-    required,
-    round_once,
-    specs_of,
-    specs_of_outs,
-    summed_to,
-    wide,
-)
-from .conv import convolved, data_gradient, filter_gradient, geometry_of
+from . import _cast
+from . import _signatures as signatures
+from ._cast import Array, Float64, R, Result, round_once, specs_of, specs_of_outs, summed_to, wide
+from ._definition import Arguments, defined
+from .conv import convolved, data_gradient, filter_gradient, fused_activation, geometry_of
 from .graph_nodes import bn_backward_weights, bn_finalize
-from .layers import CURVES, activated
+from .layers import activated
 
 
-def matmul(
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    bias: ArrayLike | None = None,
-    residual: ArrayLike | None = None,
-    b_scale: ArrayLike | None = None,
-    activation: MatmulActivation | None = None,
-    alpha: float = 1,
-    out_dtype: DTypeLike | None = None,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.matmul)
+def matmul(p: Arguments) -> Array:
     """Compute ``act(alpha * (a @ b) + bias + residual)``. See :func:`cudnn_ct.matmul`."""
-    arrays = required(a=a, b=b) | present(bias=bias, residual=residual, b_scale=b_scale)
-    outs = specs_of_outs((out,))
-    problem = products.matmul_problem(specs_of(arrays), outs, activation, alpha, None, out_dtype)
-    values = _product(problem, arrays)
-    return deliver(values, as_dtype(problem.y.dtype).numpy, 1, 0, out)
+    arrays = p.required("a", "b") | p.present("bias", "residual", "b_scale")
+    outs = specs_of_outs((p.out,))
+    problem = products.matmul_problem(specs_of(arrays), outs, p.activation, p.alpha, None, p.out_dtype)
+    return _cast.deliver(_product(problem, arrays), as_dtype(problem.y.dtype).numpy, 1, 0, p.out)
 
 
-def scaled_matmul(
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    descale_a: ArrayLike | None = None,
-    descale_b: ArrayLike | None = None,
-    scale: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    residual: ArrayLike | None = None,
-    activation: MatmulActivation | None = None,
-    amax: bool = False,
-    out_dtype: DTypeLike | None = None,
-    out: Outs | None = None,
-) -> ScaledMatmulResult[Array]:
+@defined(signatures.scaled_matmul)
+def scaled_matmul(p: Arguments) -> ScaledMatmulResult[Array]:
     """Compute a product of float8 matrices with scales. See :func:`cudnn_ct.scaled_matmul`."""
-    factors = {"descale_a": descale_a, "descale_b": descale_b, "scale": scale}
-    arrays = required(a=a, b=b) | present(bias=bias, residual=residual, **factors)
-    outs = specs_of_outs(result_slots(out, ("y", "amax"), absent="" if amax else WITHOUT_AMAX))
-    problem = products.scaled_matmul_problem(specs_of(arrays), outs, activation, out_dtype)
-    values = _product(problem, arrays)
-    return _deliver_with_amax(ScaledMatmulResult[Array], values, problem, arrays.get("scale"), out)
+    arrays = p.required("a", "b") | p.present("bias", "residual", "descale_a", "descale_b", "scale")
+    outs = specs_of_outs(result_slots(p.out, ("y", "amax"), absent="" if p.amax else WITHOUT_AMAX))
+    problem = products.scaled_matmul_problem(specs_of(arrays), outs, p.activation, p.out_dtype)
+    return _deliver_with_amax(ScaledMatmulResult[Array], _product(problem, arrays), problem, arrays, p)
 
 
-def _deliver_with_amax(kind: type[R], values: Float64, problem: Any, scale: Array | None, out: Any) -> R:
+def _deliver_with_amax(
+    kind: type[R], values: Float64, problem: Any, arrays: dict[str, Array], p: Arguments
+) -> R:
     """Deliver the scaled values and, if the problem has it, their largest magnitude before the scale."""
     largest = np.full(1, np.abs(values).max(initial=0))
-    if scale is not None:
-        values = values * wide(scale).reshape(())
+    if "scale" in arrays:
+        values = values * wide(arrays["scale"]).reshape(())
     results: list[Result] = [(values, as_dtype(problem.y.dtype).numpy)]
     if problem.amax:
         results.append((largest, np.dtype(np.float32)))
-    return deliver_each(kind, results, 1, 0, out, absent="" if problem.amax else WITHOUT_AMAX)
+    return p.deliver_each(kind, results, absent="" if problem.amax else WITHOUT_AMAX)
 
 
-def matmul_backward(
-    dy: ArrayLike,
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    alpha: float = 1,
-    bias_gradient: bool = False,
-    out: Outs | None = None,
-) -> MatmulGradients[Array]:
+@defined(signatures.matmul_backward)
+def matmul_backward(p: Arguments) -> MatmulGradients[Array]:
     """Compute ``alpha * dy @ b.T`` and ``alpha * a.T @ dy``. See :func:`cudnn_ct.matmul_backward`."""
-    arrays = required(dy=dy, a=a, b=b)
-    dtype, alpha = arrays["a"].dtype, as_float(alpha, "alpha")
-    products.check_gradient(specs_of(arrays), bias_gradient)
+    arrays = p.required("dy", "a", "b")
+    dtype, alpha = arrays["a"].dtype, as_float(p.alpha, "alpha")
+    products.check_gradient(specs_of(arrays), p.bias_gradient)
     left, right, gradient = (wide(arrays[name]) for name in ("a", "b", "dy"))
     if right.ndim == 1:
         right, gradient = right[:, None], gradient[..., None]
@@ -118,10 +71,10 @@ def matmul_backward(
     da = alpha * summed_to(gradient @ right.swapaxes(-1, -2), left.shape).reshape(arrays["a"].shape)
     db = alpha * summed_to(left.swapaxes(-1, -2) @ gradient, right.shape).reshape(arrays["b"].shape)
     results = [(da, dtype), (db, dtype)]
-    if bias_gradient:
+    if p.bias_gradient:
         results.append((wide(arrays["dy"]).reshape(-1, arrays["dy"].shape[-1]).sum(0), dtype))
-    absent = "" if bias_gradient else products.WITHOUT_DBIAS
-    return deliver_each(MatmulGradients[Array], results, 1, 0, out, absent=absent)
+    absent = "" if p.bias_gradient else products.WITHOUT_DBIAS
+    return _cast.deliver_each(MatmulGradients[Array], results, 1, 0, p.out, absent=absent)
 
 
 def _product(problem: MatmulProblem, arrays: dict[str, Array]) -> Float64:
@@ -143,111 +96,53 @@ def _finished(problem: MatmulProblem | Float8Conv, y: Float64, arrays: dict[str,
 # --- convolutions ------------------------------------------------------------------------------------------
 
 
-@known_keywords
-def conv_scale_bias_activation(
-    x: ArrayLike,
-    w: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike,
-    *more: Never,
-    residual: ArrayLike | None = None,
-    activation: FusedActivation = "relu",
-    coefficient: float = 0,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    groups: int = 1,
-    out: Array | None = None,
-    **unknown: Never,
-) -> Array:
+@defined(signatures.conv_scale_bias_activation)
+def conv_scale_bias_activation(p: Arguments) -> Array:
     """Compute ``act(conv * scale + bias + residual)``. See :func:`cudnn_ct.conv_scale_bias_activation`."""
-    if more or unknown or x is UNSET or w is UNSET or scale is UNSET or bias is UNSET:
-        return corrected(conv_scale_bias_activation, locals())
-    arrays = required(x=x, w=w, scale=scale, bias=bias) | present(residual=residual)
+    arrays = p.required("x", "w", "scale", "bias") | p.present("residual")
     specs = specs_of(arrays)
-    geometry = geometry_of(padding, stride, dilation, groups)
-    of_conv = conv_problem("forward", specs["x"], specs["w"], **geometry)
-    problem = scaled_conv_problem(of_conv, specs, activation, coefficient)
+    of_conv = conv_problem("forward", specs["x"], specs["w"], **geometry_of(p))
+    problem = scaled_conv_problem(of_conv, specs, p.activation, p.coefficient)
     sums = convolved(of_conv, wide(arrays["x"]), wide(arrays["w"]))
     values = sums * _per_channel(arrays["scale"], sums) + _per_channel(arrays["bias"], sums)
     if "residual" in arrays:
         values = values + wide(arrays["residual"])
-    name, coefficient = problem.activation, problem.coefficient
-    y = CURVES[name](values, (coefficient or 1) if name == "swish" else coefficient)
-    return deliver(np.asarray(y), arrays["x"].dtype, 1, 0, out)
+    return p.deliver(fused_activation(values, problem), arrays["x"].dtype)
 
 
-def scaled_conv(
-    x: ArrayLike,
-    w: ArrayLike,
-    *,
-    descale_x: ArrayLike | None = None,
-    descale_w: ArrayLike | None = None,
-    scale: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    activation: MatmulActivation | None = None,
-    amax: bool = False,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    groups: int = 1,
-    out_dtype: DTypeLike | None = None,
-    out: Outs | None = None,
-) -> ScaledConvResult[Array]:
+@defined(signatures.scaled_conv)
+def scaled_conv(p: Arguments) -> ScaledConvResult[Array]:
     """Compute a convolution of float8 with scales. See :func:`cudnn_ct.scaled_conv`."""
-    optional = present(descale_x=descale_x, descale_w=descale_w, scale=scale, bias=bias)
-    arrays = required(x=x, w=w) | optional
-    outs = specs_of_outs(result_slots(out, ScaledConvResult._fields, absent="" if amax else WITHOUT_AMAX))
-    geometry = geometry_of(padding, stride, dilation, groups)
-    problem = float8_conv_problem(specs_of(arrays), outs, activation, out_dtype, **geometry)
+    arrays = p.required("x", "w") | p.present("descale_x", "descale_w", "scale", "bias")
+    outs = specs_of_outs(result_slots(p.out, ScaledConvResult._fields, absent="" if p.amax else WITHOUT_AMAX))
+    problem = float8_conv_problem(specs_of(arrays), outs, p.activation, p.out_dtype, **geometry_of(p))
     values = convolved(problem.core, wide(arrays["x"]), wide(arrays["w"]))
-    if bias is not None:
+    if "bias" in arrays:
         arrays["bias"] = _per_channel(arrays["bias"], values)
     values = _finished(problem, values, arrays)
-    return _deliver_with_amax(ScaledConvResult[Array], values, problem, arrays.get("scale"), out)
+    return _deliver_with_amax(ScaledConvResult[Array], values, problem, arrays, p)
 
 
-def conv_batch_norm_statistics(
-    x: ArrayLike,
-    w: ArrayLike,
-    *,
-    scale: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    out: Outs | None = None,
-) -> ConvStatisticsResult[Array]:
+@defined(signatures.conv_batch_norm_statistics)
+def conv_batch_norm_statistics(p: Arguments) -> ConvStatisticsResult[Array]:
     """Compute a convolution and its sums. See :func:`cudnn_ct.conv_batch_norm_statistics`."""
-    arrays = required(x=x, w=w) | present(scale=scale, bias=bias)
+    arrays = p.required("x", "w") | p.present("scale", "bias")
     specs = specs_of(arrays)
-    conv = conv_problem("forward", specs["x"], specs["w"], **geometry_of(padding, stride, dilation))
+    conv = conv_problem("forward", specs["x"], specs["w"], **geometry_of(p))
     fusions.statistics_problem(conv, specs, (None,) * 3)
-    y = convolved(conv, wide(arrays["x"]) if scale is None else _scaled_relu(arrays), wide(arrays["w"]))
+    x = _scaled_relu(arrays) if "scale" in arrays else wide(arrays["x"])
+    y = convolved(conv, x, wide(arrays["w"]))
     axes, single = (0, *range(2, y.ndim)), np.dtype(np.float32)
     results = [(y, arrays["x"].dtype), (y.sum(axes), single), ((y * y).sum(axes), single)]
-    return deliver_each(ConvStatisticsResult[Array], results, 1, 0, out)
+    return p.deliver_each(ConvStatisticsResult[Array], results)
 
 
-def batch_norm_finalize(
-    sums: ArrayLike,
-    square_sums: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike,
-    running_mean: ArrayLike,
-    running_var: ArrayLike,
-    count: int,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.1,
-    eq_dtype: DTypeLike = "float16",
-    out: Outs | None = None,
-) -> BatchNormFinalizeResult[Array]:
+@defined(signatures.batch_norm_finalize)
+def batch_norm_finalize(p: Arguments) -> BatchNormFinalizeResult[Array]:
     """Compute statistics from sums. See :func:`cudnn_ct.batch_norm_finalize`."""
-    running = {"running_mean": running_mean, "running_var": running_var}
-    arrays = required(sums=sums, square_sums=square_sums, scale=scale, bias=bias, **running)
-    specs = specs_of(arrays)
-    problem = fusions.finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
+    arrays = p.required("sums", "square_sums", "scale", "bias", "running_mean", "running_var")
+    given = (p.count, p.epsilon, p.momentum, p.eq_dtype)
+    problem = fusions.finalize_problem(specs_of(arrays), (None,) * 6, *given)
     values: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}
     values |= {
         "y_sum": values["sums"],
@@ -260,29 +155,17 @@ def batch_norm_finalize(
     }
     results = list(bn_finalize(values, {}).values())
     dtypes = [as_dtype(spec.dtype).numpy for spec in results_of(problem)]
-    return deliver_each(BatchNormFinalizeResult[Array], list(zip(results, dtypes, strict=True)), 1, 0, out)
+    return p.deliver_each(BatchNormFinalizeResult[Array], list(zip(results, dtypes, strict=True)))
 
 
-def conv_backward_data_relu_batch_norm(
-    dy: ArrayLike,
-    w: ArrayLike,
-    x: ArrayLike,
-    mean: ArrayLike,
-    invstd: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike,
-    *,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    out: Outs | None = None,
-) -> ConvBatchNormGradients[Array]:
+@defined(signatures.conv_backward_data_relu_batch_norm)
+def conv_backward_data_relu_batch_norm(p: Arguments) -> ConvBatchNormGradients[Array]:
     """Compute gradients before a relu. See :func:`cudnn_ct.conv_backward_data_relu_batch_norm`."""
-    arrays = required(dy=dy, w=w, x=x, mean=mean, invstd=invstd, scale=scale, bias=bias)
+    arrays = p.required("dy", "w", "x", "mean", "invstd", "scale", "bias")
     specs = specs_of(arrays)
-    geometry = geometry_of(padding, stride, dilation)
-    conv = conv_problem("backward_data", specs["dy"], specs["w"], shape=arrays["x"].shape, **geometry)
-    check_data_gradient(conv, specs, (None,) * 6)
+    shape = arrays["x"].shape
+    conv = conv_problem("backward_data", specs["dy"], specs["w"], shape=shape, **geometry_of(p))
+    fusions.data_gradient(conv, specs, (None,) * 6)
     images = wide(arrays["x"])
     centre, inverse, factor, shift = (
         _per_channel(arrays[name], images) for name in ("mean", "invstd", "scale", "bias")
@@ -293,29 +176,18 @@ def conv_backward_data_relu_batch_norm(
     given = {"x": images, "dy": dz, "mean": centre, "inv_std": inverse, "scale": factor}
     vectors = [one.reshape(-1) for one in bn_backward_weights(given, {}).values()]
     results = [(dz, arrays["x"].dtype), *((one, np.dtype(np.float32)) for one in vectors)]
-    return deliver_each(ConvBatchNormGradients[Array], results, 1, 0, out)
+    return p.deliver_each(ConvBatchNormGradients[Array], results)
 
 
-def conv_backward_filter_scale_bias_relu(
-    dy: ArrayLike,
-    x: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike,
-    w_shape: Shape,
-    *,
-    padding: Padding = 0,
-    stride: PerAxis = 1,
-    dilation: PerAxis = 1,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.conv_backward_filter_scale_bias_relu)
+def conv_backward_filter_scale_bias_relu(p: Arguments) -> Array:
     """Compute the gradient of a filter. See :func:`cudnn_ct.conv_backward_filter_scale_bias_relu`."""
-    arrays = required(dy=dy, x=x, scale=scale, bias=bias)
+    arrays = p.required("dy", "x", "scale", "bias")
     specs = specs_of(arrays)
-    geometry = geometry_of(padding, stride, dilation)
-    conv = conv_problem("backward_filter", specs["dy"], specs["x"], shape=w_shape, **geometry)
-    check_filter_gradient(conv, specs)
+    conv = conv_problem("backward_filter", specs["dy"], specs["x"], shape=p.w_shape, **geometry_of(p))
+    fusions.filter_gradient(conv, specs)
     dw = filter_gradient(conv, wide(arrays["dy"]), _scaled_relu(arrays))
-    return deliver(dw, arrays["x"].dtype, 1, 0, out)
+    return p.deliver(dw, arrays["x"].dtype)
 
 
 def _scaled_relu(arrays: dict[str, Array]) -> Float64:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..shapes.checks import FLOATS, one_dtype, result_slots
 from ..shapes.gnn_aggregate import (
@@ -19,31 +17,24 @@ from ..shapes.gnn_aggregate import (
     graph_reduction,
 )
 from ..shapes.gnn_graph import check_rows
-from ._cast import Array, Float64, Outs, check_out, deliver, packed_spec, present, required, wide
+from . import _signatures as signatures
+from ._cast import Array, Float64, check_out, deliver, packed_spec, wide
+from ._definition import Arguments, defined
 from .gnn_graph import Edges, edges_of
 
 
-def graph_aggregate(
-    offsets: ArrayLike,
-    indices: ArrayLike,
-    x: ArrayLike | None = None,
-    edges: ArrayLike | None = None,
-    concat: ArrayLike | None = None,
-    order: ArrayLike | None = None,
-    *,
-    op: GraphReduction = "sum",
-    out: Outs | None = None,
-) -> GraphAggregateResult[Array]:
+@defined(signatures.graph_aggregate)
+def graph_aggregate(p: Arguments) -> GraphAggregateResult[Array]:
     """Compute ``[reduce(x[sources]), reduce(edges), concat]``. See :func:`cudnn_ct.graph_aggregate`."""
-    graph = edges_of(offsets, indices, order)
-    features = present(x=x, edges=edges, concat=concat)
+    graph = edges_of(p.offsets, p.indices, p.order)
+    features = p.present("x", "edges", "concat")
     if not features.keys() & {"x", "edges"}:
         raise TypeError("x and edges are both None: expected features of nodes or of edges")
     one_dtype("graph_aggregate", FLOATS, **{name: array.dtype for name, array in features.items()})
     rows = {"x": None, "edges": len(graph.sources), "concat": graph.nodes}
     for name, array in features.items():
         check_rows(name, packed_spec(array), rows[name])
-    chosen, dtype = graph_reduction(op), next(iter(features.values())).dtype
+    chosen, dtype = graph_reduction(p.op), next(iter(features.values())).dtype
     parts, found = list[Float64](), list[Array]()
     for name, places in (("x", graph.sources), ("edges", graph.rows)):
         if name in features:
@@ -52,40 +43,30 @@ def graph_aggregate(
             found.append(at)
     parts += [wide(features["concat"])] if "concat" in features else []
     absent = "" if chosen in EXTREMES else WITHOUT_POSITIONS
-    slots = result_slots(out, GraphAggregateResult._fields, absent=absent)
+    slots = result_slots(p.out, GraphAggregateResult._fields, absent=absent)
     y = deliver(np.concatenate(parts, axis=1), dtype, 1, 0, slots[0])
     if absent:
         return GraphAggregateResult(y, None)
     return GraphAggregateResult(y, _written(np.concatenate(found, axis=1), graph.dtype, slots[1]))
 
 
-def graph_aggregate_backward(
-    dy: ArrayLike,
-    offsets: ArrayLike,
-    indices: ArrayLike,
-    positions: ArrayLike | None = None,
-    order: ArrayLike | None = None,
-    *,
-    x_shape: Iterable[int] | None = None,
-    edges_shape: Iterable[int] | None = None,
-    op: GraphReduction = "sum",
-    out: Outs | None = None,
-) -> GraphAggregateGradients[Array]:
+@defined(signatures.graph_aggregate_backward)
+def graph_aggregate_backward(p: Arguments) -> GraphAggregateGradients[Array]:
     """Compute the gradients of all features. See :func:`cudnn_ct.graph_aggregate_backward`."""
-    graph, (gradient,) = edges_of(offsets, indices, order), required(dy=dy).values()
+    graph, (gradient,) = edges_of(p.offsets, p.indices, p.order), p.required("dy").values()
     one_dtype("graph_aggregate_backward", FLOATS, dy=gradient.dtype)
-    shapes = gradient_shapes(graph.nodes, len(graph.sources), gradient.shape, x_shape, edges_shape)
-    chosen = graph_reduction(op)
-    if (positions is None) != (chosen not in EXTREMES):
+    shapes = gradient_shapes(graph.nodes, len(graph.sources), gradient.shape, p.x_shape, p.edges_shape)
+    chosen = graph_reduction(p.op)
+    if (p.positions is None) != (chosen not in EXTREMES):
         wanted = "the positions of graph_aggregate" if chosen in EXTREMES else "None"
         raise ValueError(f"positions does not match op={chosen!r}: expected {wanted}")
     values, begin, results = wide(gradient), 0, list[Float64]()
     for shape, places in zip(shapes[:2], (graph.sources, graph.rows), strict=True):
         columns = slice(begin, begin + shape[1])
-        results.append(_spread(values[:, columns], shape, places, graph, chosen, positions, columns))
+        results.append(_spread(values[:, columns], shape, places, graph, chosen, p.positions, columns))
         begin += shape[1]
     results.append(values[:, begin:])
-    given = result_slots(out, GraphAggregateGradients._fields)
+    given = result_slots(p.out, GraphAggregateGradients._fields)
     rows = zip(results, given, strict=True)
     found = [deliver(one, gradient.dtype, 1, 0, slot) if one.shape[1] else None for one, slot in rows]
     return GraphAggregateGradients(*found)

@@ -6,43 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..shapes.checks import FLOATS, one_dtype
 from ..shapes.gnn_attention import (
     WITHOUT_EDGES,
-    GraphActivation,
     GraphAttention,
     GraphAttentionGradients,
     GraphAttentionResult,
     graph_attention_shapes,
 )
-from ._cast import Array, Float64, Outs, deliver_each, packed_spec, present, required, wide
+from . import _signatures as signatures
+from ._cast import Array, Float64, packed_spec, wide
+from ._definition import Arguments, defined
 from .gnn_graph import Edges, edges_of
 
 
-def graph_attention(
-    offsets: ArrayLike,
-    indices: ArrayLike,
-    x: ArrayLike,
-    target: ArrayLike,
-    w: ArrayLike,
-    edges: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    order: ArrayLike | None = None,
-    *,
-    heads: int = 1,
-    concat: bool = True,
-    activation: GraphActivation = "leaky_relu",
-    coefficient: float = 0.2,
-    out: Outs | None = None,
-) -> GraphAttentionResult[Array]:
+@defined(signatures.graph_attention)
+def graph_attention(p: Arguments) -> GraphAttentionResult[Array]:
     """Compute ``sum(softmax(w * act(x + target + edges)) * x)``. See :func:`cudnn_ct.graph_attention`."""
-    graph, given, params = _checked(
-        required(offsets=offsets, indices=indices, x=x, target=target, w=w),
-        present(edges=edges, mask=mask, order=order),
-        (heads, concat, activation, coefficient),
-    )
+    (graph, given, params), heads = _checked(p), p.heads
     dtype, values = given["x"].dtype, {name: wide(array) for name, array in given.items()}
     sums = values["x"][graph.sources] + values["target"][graph.destinations]
     if "edges" in values:
@@ -62,40 +44,18 @@ def graph_attention(
     scores[:, :, graph.rows] = logits.T, weights.T
     activated[graph.rows] = active
     results = [(whole, dtype), (scores, _wider(dtype)), (activated, dtype)]
-    return deliver_each(GraphAttentionResult, results, 1, 0, out)
+    return p.deliver_each(GraphAttentionResult, results)
 
 
-def graph_attention_backward(
-    dy: ArrayLike,
-    offsets: ArrayLike,
-    indices: ArrayLike,
-    x: ArrayLike,
-    target: ArrayLike,
-    w: ArrayLike,
-    scores: ArrayLike,
-    activated: ArrayLike,
-    edges: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    order: ArrayLike | None = None,
-    *,
-    heads: int = 1,
-    concat: bool = True,
-    activation: GraphActivation = "leaky_relu",
-    coefficient: float = 0.2,
-    out: Outs | None = None,
-) -> GraphAttentionGradients[Array]:
+@defined(signatures.graph_attention_backward)
+def graph_attention_backward(p: Arguments) -> GraphAttentionGradients[Array]:
     """Compute the gradients of all operands. See :func:`cudnn_ct.graph_attention_backward`."""
-    graph, given, params = _checked(
-        required(offsets=offsets, indices=indices, x=x, target=target, w=w),
-        present(edges=edges, mask=mask, order=order),
-        (heads, concat, activation, coefficient),
-        required(dy=dy, scores=scores, activated=activated),
-    )
+    (graph, given, params), heads = _checked(p, "dy", "scores", "activated"), p.heads
     values = {name: wide(array) for name, array in given.items()}
     weights = values["scores"][1].T[graph.rows]
     active = values["activated"][graph.rows]
     factors = values["mask"].T[graph.rows] if "mask" in values else np.ones_like(weights)
-    heads_of_dy = _by_head(values["dy"], heads) if concat else values["dy"][:, None] / heads
+    heads_of_dy = _by_head(values["dy"], heads) if p.concat else values["dy"][:, None] / heads
     arriving = heads_of_dy[graph.destinations]  # (edges, heads, features of a head)
     dweights = factors * (arriving * _by_head(values["x"][graph.sources], heads)).sum(2)
     totals = np.zeros((graph.nodes, heads))
@@ -114,26 +74,22 @@ def graph_attention_backward(
         results.append(dedges)
     absent = "" if "edges" in values else WITHOUT_EDGES
     rows = [(one, _wider(given["x"].dtype)) for one in results]
-    return deliver_each(GraphAttentionGradients, rows, 1, 0, out, absent)
+    return p.deliver_each(GraphAttentionGradients, rows, absent)
 
 
-def _checked(
-    needed: dict[str, Array],
-    optional: dict[str, Array],
-    params: tuple[Any, ...],
-    saved: dict[str, Array] | None = None,
-) -> tuple[Edges, dict[str, Array], GraphAttention]:
+def _checked(p: Arguments, *names: str) -> tuple[Edges, dict[str, Array], GraphAttention]:
     """Return the graph, the other arrays by name, and the parameters, after a check."""
-    arrays = needed | optional
+    arrays = p.required("offsets", "indices", "x", "target", "w") | p.present("edges", "mask", "order")
+    params, saved = (p.heads, p.concat, p.activation, p.coefficient), p.required(*names)
     graph = edges_of(arrays["offsets"], arrays["indices"], arrays.get("order"))
     shapes, checked = graph_attention_shapes(
         {name: packed_spec(array) for name, array in arrays.items()}, params
     )
-    for name, array in (saved or {}).items():
+    for name, array in saved.items():
         shape = {"dy": shapes.y, "scores": shapes.scores, "activated": shapes.activated}[name]
         if array.shape != shape:
             raise ValueError(f"{name} has a wrong shape: got {array.shape}, expected {shape}")
-    arrays |= saved or {}
+    arrays |= saved
     of_features = ("x", "target", "w", "edges", "activated", "dy")
     one_dtype(
         "graph_attention", FLOATS, **{name: arrays[name].dtype for name in of_features if name in arrays}

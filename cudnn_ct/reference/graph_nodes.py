@@ -325,6 +325,8 @@ _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
 # --- graphs -------------------------------------------------------------------------------------------------
 
 
+# Infinities and NaN are valid data, and cuDNN gives no warnings either.
+@np.errstate(all="ignore")
 def graph(built: Any, /, *arrays: ArrayLike, **named: ArrayLike) -> Any:
     """Compute the outputs of a built graph, or of a graph's ``define(...)``. See :class:`cudnn_ct.Graph`."""
     problem = built if isinstance(built, GraphProblem) else getattr(built, "problem", None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..shapes import layer_norm as rules
 from ..shapes.layer_norm import (
@@ -18,116 +17,69 @@ from ..shapes.layer_norm import (
 from ..shapes.norm import check_epsilon
 from ..shapes.parse import as_bool
 from ..shapes.specs import TensorSpec
-from ._cast import Array, Outs, R, Result, deliver_each, present, required, wide
+from . import _signatures as signatures
+from ._cast import Array, R, Result, wide
+from ._definition import Arguments, defined
 from .graph_nodes import norm, norm_backward
 
 
-def layer_norm(
-    x: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike | None = None,
-    *,
-    epsilon: float = 1e-5,
-    training: bool = True,
-    out: Outs | None = None,
-) -> LayerNormResult[Array]:
+@defined(signatures.layer_norm)
+def layer_norm(p: Arguments) -> LayerNormResult[Array]:
     """Compute ``scale * (x - mean) * invstd + bias`` of each row. See :func:`cudnn_ct.layer_norm`."""
-    return _forward(LayerNormResult[Array], "layer_norm", x, scale, bias, epsilon, training, out)
+    return _forward(LayerNormResult[Array], "layer_norm", p)
 
 
-def rms_norm(
-    x: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike | None = None,
-    *,
-    epsilon: float = 1e-5,
-    training: bool = True,
-    out: Outs | None = None,
-) -> RMSNormResult[Array]:
+@defined(signatures.rms_norm)
+def rms_norm(p: Arguments) -> RMSNormResult[Array]:
     """Compute ``scale * x / sqrt(mean(x ** 2) + epsilon) + bias``. See :func:`cudnn_ct.rms_norm`."""
-    return _forward(RMSNormResult[Array], "rms_norm", x, scale, bias, epsilon, training, out)
+    return _forward(RMSNormResult[Array], "rms_norm", p)
 
 
-def ada_layer_norm(
-    x: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike | None = None,
-    *,
-    epsilon: float = 1e-5,
-    training: bool = True,
-    out: Outs | None = None,
-) -> LayerNormResult[Array]:
+@defined(signatures.ada_layer_norm)
+def ada_layer_norm(p: Arguments) -> LayerNormResult[Array]:
     """Compute :func:`layer_norm` with parameters of each sample. See :func:`cudnn_ct.ada_layer_norm`."""
-    return _forward(LayerNormResult[Array], "ada_layer_norm", x, scale, bias, epsilon, training, out)
+    return _forward(LayerNormResult[Array], "ada_layer_norm", p)
 
 
-def layer_norm_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    scale: ArrayLike,
-    mean: ArrayLike,
-    invstd: ArrayLike,
-    *,
-    out: Outs | None = None,
-) -> LayerNormGradients[Array]:
+@defined(signatures.layer_norm_backward)
+def layer_norm_backward(p: Arguments) -> LayerNormGradients[Array]:
     """Compute ``invstd * (g - E(g) - n E(g n))``, g = dy scale. See :func:`cudnn_ct.layer_norm_backward`."""
-    statistics = {"mean": mean, "invstd": invstd}
-    results = _backward("layer_norm", dy, x, scale, statistics)
-    return deliver_each(LayerNormGradients[Array], results, 1, 0, out)
+    return p.deliver_each(LayerNormGradients[Array], _backward("layer_norm", p, "mean", "invstd"))
 
 
-def rms_norm_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    scale: ArrayLike,
-    invrms: ArrayLike,
-    *,
-    bias_gradient: bool = False,
-    out: Outs | None = None,
-) -> RMSNormGradients[Array]:
+@defined(signatures.rms_norm_backward)
+def rms_norm_backward(p: Arguments) -> RMSNormGradients[Array]:
     """Compute ``invrms * (g - n E(g n))`` with ``g = dy scale``. See :func:`cudnn_ct.rms_norm_backward`."""
-    results = _backward("rms_norm", dy, x, scale, {"invrms": invrms})
-    with_bias = as_bool(bias_gradient, "bias_gradient")
+    results = _backward("rms_norm", p, "invrms")
+    with_bias = as_bool(p.bias_gradient, "bias_gradient")
     absent = "" if with_bias else rules.WITHOUT_DBIAS
-    kept = results if with_bias else results[:2]
-    return deliver_each(RMSNormGradients[Array], kept, 1, 0, out, absent=absent)
+    return p.deliver_each(RMSNormGradients[Array], results if with_bias else results[:2], absent)
 
 
-def ada_layer_norm_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    scale: ArrayLike,
-    mean: ArrayLike,
-    invstd: ArrayLike,
-    *,
-    out: Outs | None = None,
-) -> LayerNormGradients[Array]:
+@defined(signatures.ada_layer_norm_backward)
+def ada_layer_norm_backward(p: Arguments) -> LayerNormGradients[Array]:
     """Compute the gradients of :func:`ada_layer_norm`. See :func:`cudnn_ct.ada_layer_norm_backward`."""
-    statistics = {"mean": mean, "invstd": invstd}
-    results = _backward("ada_layer_norm", dy, x, scale, statistics)
-    return deliver_each(LayerNormGradients[Array], results, 1, 0, out)
+    return p.deliver_each(LayerNormGradients[Array], _backward("ada_layer_norm", p, "mean", "invstd"))
 
 
-def _forward(
-    kind: type[R], mode: LayerNormMode, x: Any, scale: Any, bias: Any, epsilon: Any, training: bool, out: Any
-) -> R:
-    arrays = required(x=x, scale=scale) | present(bias=bias)
-    problem = rules.row_norm(mode, _specs(arrays), (None, None, None), epsilon)
+def _forward(kind: type[R], mode: LayerNormMode, p: Arguments) -> R:
+    arrays = p.required("x", "scale") | p.present("bias")
+    problem = rules.row_norm(mode, _specs(arrays), (None, None, None), p.epsilon)
     at = problem.shape
     given = {name: at.parameter(wide(array)) for name, array in arrays.items() if name != "x"}
-    given |= {"x": at.data(wide(arrays["x"])), "epsilon": np.float64(check_epsilon(epsilon))}
+    given |= {"x": at.data(wide(arrays["x"])), "epsilon": np.float64(check_epsilon(p.epsilon))}
     made = norm(given, {"mode": mode, "normalized": (2,)})
     moments = [made[name] for name in ("mean", "inv_variance")[mode == "rms_norm" :]]
     results: list[Result] = [(made["y"].reshape(problem.x.shape), arrays["x"].dtype)]
     kept = np.dtype(np.float64 if arrays["x"].dtype == np.float64 else np.float32)
     results += [(moment.reshape(at.statistics), kept) for moment in moments]
-    absent = "" if as_bool(training, "training") else rules.WITHOUT_STATISTICS
-    return deliver_each(kind, results, 1, 0, out, absent=absent, count=len(moments))
+    absent = "" if as_bool(p.training, "training") else rules.WITHOUT_STATISTICS
+    return p.deliver_each(kind, results, absent, len(moments))
 
 
-def _backward(mode: LayerNormMode, dy: Any, x: Any, scale: Any, statistics: dict[str, Any]) -> list[Result]:
+def _backward(mode: LayerNormMode, p: Arguments, *statistics: str) -> list[Result]:
     """Return dx, dscale and dbias in float64, with their dtypes."""
-    arrays = required(dy=dy, x=x, scale=scale, **statistics)
+    arrays = p.required("dy", "x", "scale", *statistics)
     at = rules.row_norm_gradient(mode, _specs(arrays), (None, None, None)).shape
     data = {name: at.data(wide(arrays[name])) for name in ("dy", "x")}
     moments = [at.statistic(wide(arrays[name])) for name in statistics]

@@ -3,57 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..shapes.checks import check_images, same_shape
 from ..shapes.layers import SOFTMAX_ALGOS, activation_spec, check_lrn_factors, lrn_window, softmax_fold
 from ..shapes.parse import as_bool, as_choice
-from ..typing import Activation, MatmulActivation, SoftmaxAlgo, SoftmaxMode
-from ._cast import Array, Float64, deliver, operands
+from ..typing import MatmulActivation
+from . import _signatures as signatures
+from ._cast import Array, Float64
+from ._definition import Arguments, defined
 
 # --- activations -------------------------------------------------------------------------------------------
 
 
-def activation(
-    x: ArrayLike,
-    *,
-    mode: Activation = "relu",
-    coefficient: float = 0,
-    propagate_nan: bool = True,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.activation)
+def activation(p: Arguments) -> Array:
     """Compute ``alpha * act(x) + beta * out``. See :func:`cudnn_ct.activation`."""
-    dtype, (v,) = operands("an activation", x=x)
-    spec = activation_spec(mode, coefficient, as_bool(propagate_nan, "propagate_nan"))
+    dtype, (v,) = p.operands("an activation", "x")
+    spec = activation_spec(p.mode, p.coefficient, as_bool(p.propagate_nan, "propagate_nan"))
     if not spec.propagate_nan and spec.mode.endswith("relu"):
         v = np.where(np.isnan(v), 0, v)
-    return deliver(np.asarray(CURVES[spec.mode](v, spec.coefficient)), dtype, alpha, beta, out)
+    return p.deliver(np.asarray(CURVES[spec.mode](v, spec.coefficient)), dtype)
 
 
-def activation_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    y: ArrayLike,
-    *,
-    mode: Activation = "relu",
-    coefficient: float = 0,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.activation_backward)
+def activation_backward(p: Arguments) -> Array:
     """Compute ``alpha * dy * act'(x) + beta * out``. See :func:`cudnn_ct.activation_backward`."""
-    dtype, (v, y, dy) = operands("the gradient of an activation", x=x, y=y, dy=dy)
+    dtype, (v, y, dy) = p.operands("the gradient of an activation", "x", "y", "dy")
     same_shape(x=v.shape, y=y.shape, dy=dy.shape)
-    spec = activation_spec(mode, coefficient)
+    spec = activation_spec(p.mode, p.coefficient)
     slope = _SLOPES[spec.mode](v, y, spec.coefficient)
     dx = np.where(slope, dy, 0) if slope.dtype == bool else slope * dy
-    return deliver(np.asarray(dx), dtype, alpha, beta, out)
+    return p.deliver(np.asarray(dx), dtype)
 
 
 def activated(v: Float64, name: MatmulActivation) -> Float64:
@@ -101,49 +85,28 @@ _SLOPES: dict[str, Callable[[Float64, Float64, float], Any]] = {
 # --- local response normalisation across channels, and its gradient ----------------------------------------
 
 
-def lrn(
-    x: ArrayLike,
-    *,
-    n: int = 5,
-    lrn_alpha: float = 1e-4,
-    lrn_beta: float = 0.75,
-    k: float = 2,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.lrn)
+def lrn(p: Arguments) -> Array:
     """Compute ``x / (k + lrn_alpha / n * sum(x ** 2)) ** lrn_beta``. See :func:`cudnn_ct.lrn`."""
-    dtype, (x,) = operands("lrn", x=x)
+    dtype, (x,) = p.operands("lrn", "x")
     check_images(x.shape)
-    before, after = lrn_window(n)
-    lrn_alpha, lrn_beta, k = check_lrn_factors(lrn_alpha, lrn_beta, k)
-    s = k + lrn_alpha / n * _channel_sums(x * x, before, after)
-    return deliver(x * s**-lrn_beta, dtype, alpha, beta, out)
+    before, after = lrn_window(p.n)
+    lrn_alpha, lrn_beta, k = check_lrn_factors(p.lrn_alpha, p.lrn_beta, p.k)
+    s = k + lrn_alpha / p.n * _channel_sums(x * x, before, after)
+    return p.deliver(x * s**-lrn_beta, dtype)
 
 
-def lrn_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    y: ArrayLike,
-    *,
-    n: int = 5,
-    lrn_alpha: float = 1e-4,
-    lrn_beta: float = 0.75,
-    k: float = 2,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.lrn_backward)
+def lrn_backward(p: Arguments) -> Array:
     """Compute ``dy / s ** b - 2 * a * b / n * x * sum(dy * y / s)``. See :func:`cudnn_ct.lrn_backward`."""
-    dtype, (x, y, dy) = operands("the gradient of lrn", x=x, y=y, dy=dy)
+    dtype, (x, y, dy) = p.operands("the gradient of lrn", "x", "y", "dy")
     check_images(same_shape(x=x.shape, y=y.shape, dy=dy.shape))
-    before, after = lrn_window(n)
-    lrn_alpha, lrn_beta, k = check_lrn_factors(lrn_alpha, lrn_beta, k)
-    s = k + lrn_alpha / n * _channel_sums(x * x, before, after)
+    before, after = lrn_window(p.n)
+    lrn_alpha, lrn_beta, k = check_lrn_factors(p.lrn_alpha, p.lrn_beta, p.k)
+    s = k + lrn_alpha / p.n * _channel_sums(x * x, before, after)
     # x counts in the windows of the channels around it, so the sides are exchanged.
     through_sums = _channel_sums(dy * y / s, after, before)
-    dx = dy * s**-lrn_beta - 2 * lrn_alpha / n * lrn_beta * x * through_sums
-    return deliver(dx, dtype, alpha, beta, out)
+    return p.deliver(dy * s**-lrn_beta - 2 * lrn_alpha / p.n * lrn_beta * x * through_sums, dtype)
 
 
 def _channel_sums(terms: Float64, before: int, after: int) -> Float64:
@@ -155,47 +118,30 @@ def _channel_sums(terms: Float64, before: int, after: int) -> Float64:
 # --- softmax -----------------------------------------------------------------------------------------------
 
 
-def softmax(
-    x: ArrayLike,
-    *,
-    algo: SoftmaxAlgo = "accurate",
-    mode: SoftmaxMode = "channel",
-    axis: int | Sequence[int] | None = None,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.softmax)
+def softmax(p: Arguments) -> Array:
     """Compute ``alpha * exp(x) / sum(exp(x)) + beta * out``. See :func:`cudnn_ct.softmax`."""
-    is_log = as_choice(algo, SOFTMAX_ALGOS, "algo") == "log"
-    dtype, (x,) = operands("softmax", x=x)
-    v = x.reshape(softmax_fold(x.shape, mode, axis))
+    is_log = as_choice(p.algo, SOFTMAX_ALGOS, "algo") == "log"
+    dtype, (x,) = p.operands("softmax", "x")
+    v = x.reshape(softmax_fold(x.shape, p.mode, p.axis))
     v = v - v.max(axis=1, keepdims=True, initial=-np.inf)
     total = np.exp(v).sum(axis=1, keepdims=True)
     y = v - np.log(total) if is_log else np.exp(v) / total
-    return deliver(y.reshape(x.shape), dtype, alpha, beta, out)
+    return p.deliver(y.reshape(x.shape), dtype)
 
 
-def softmax_backward(
-    dy: ArrayLike,
-    y: ArrayLike,
-    *,
-    algo: SoftmaxAlgo = "accurate",
-    mode: SoftmaxMode = "channel",
-    axis: int | Sequence[int] | None = None,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.softmax_backward)
+def softmax_backward(p: Arguments) -> Array:
     """Compute ``alpha * y * (dy - sum(y * dy)) + beta * out``. See :func:`cudnn_ct.softmax_backward`."""
-    is_log = as_choice(algo, SOFTMAX_ALGOS, "algo") == "log"
-    dtype, (y, dy) = operands("the gradient of softmax", y=y, dy=dy)
-    folded = softmax_fold(same_shape(y=y.shape, dy=dy.shape), mode, axis)
+    is_log = as_choice(p.algo, SOFTMAX_ALGOS, "algo") == "log"
+    dtype, (y, dy) = p.operands("the gradient of softmax", "y", "dy")
+    folded = softmax_fold(same_shape(y=y.shape, dy=dy.shape), p.mode, p.axis)
     v, dv = y.reshape(folded), dy.reshape(folded)
     if is_log:
         dx = dv - np.exp(v) * dv.sum(axis=1, keepdims=True)
     else:
         dx = v * (dv - (v * dv).sum(axis=1, keepdims=True))
-    return deliver(dx.reshape(y.shape), dtype, alpha, beta, out)
+    return p.deliver(dx.reshape(y.shape), dtype)
 
 
 # --- pointwise operations of graphs ------------------------------------------------------------------------

@@ -3,149 +3,97 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Literal, Never
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes import norm as rules
 from ..shapes.checks import same_shape
 from ..shapes.group_norm import check_groups
 from ..shapes.norm import BatchNormGradients, BatchNormResult
 from ..shapes.parse import as_float
-from ..typing import NormMode
-from ._cast import Array, Float64, Outs, Result, deliver, deliver_each, operands, present, required, wide
+from . import _signatures as signatures
+from ._cast import Array, Float64, Result, deliver, operands, required, wide
+from ._definition import Arguments, defined
 
 
-@known_keywords
-def batch_norm_training(
-    x: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike,
-    *more: Never,
-    mode: NormMode = "spatial",
-    epsilon: float = 1e-5,
-    running_mean: Array | None = None,
-    running_var: Array | None = None,
-    momentum: float = 0.1,
-    activation: Literal["relu"] | None = None,
-    residual: ArrayLike | None = None,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Outs | None = None,
-    **unknown: Never,
-) -> BatchNormResult[Array]:
+@defined(signatures.batch_norm_training)
+def batch_norm_training(p: Arguments) -> BatchNormResult[Array]:
     """Normalise by batch statistics, add and activate. See :func:`cudnn_ct.batch_norm_training`."""
-    if more or unknown or x is UNSET or scale is UNSET or bias is UNSET:
-        return corrected(batch_norm_training, locals())
-    x = required(x=x)["x"]
-    epsilon, function = rules.check_epsilon(epsilon), rules.norm_activation(activation)
-    updates = rules.check_running_statistics(x.shape, mode, running_mean, running_var, momentum)
-    running = {"running_mean": running_mean, "running_var": running_var} if updates else {}
+    x = p.required("x")["x"]
+    epsilon, function = rules.check_epsilon(p.epsilon), rules.norm_activation(p.activation)
+    given = p.running_mean, p.running_var
+    updates = rules.check_running_statistics(x.shape, p.mode, *given, p.momentum)
+    running = dict(zip(("running_mean", "running_var"), given, strict=True)) if updates else {}
     for name, array in running.items():
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{name} is updated in place; it must be an array, not {array!r}")
-    s, b, *_ = _parameters(x, mode, scale=scale, bias=bias, **running)
-    added = 0 if residual is None else _like(x, residual=residual)
+    s, b, *_ = _parameters(x, p.mode, scale=p.scale, bias=p.bias, **running)
+    added = 0 if p.residual is None else _like(x, residual=p.residual)
 
-    mean, var = _statistics(x, mode)
+    mean, var = _statistics(x, p.mode)
     invstd = 1 / np.sqrt(var + epsilon)
     y = (wide(x) - mean) * invstd * s + b + added
     dtype = as_dtype(rules.norm_parameter_dtype(x.dtype)).numpy
     results = (y if function is None else np.maximum(y, 0), x.dtype), (mean, dtype), (invstd, dtype)
-    step = deliver_each(BatchNormResult[Array], results, alpha, beta, out)
-    samples = rules.norm_samples(x.shape, mode)
-    if running_mean is not None and running_var is not None and samples:
-        momentum = as_float(momentum, "momentum")
-        for array, new in ((running_mean, mean), (running_var, var * samples / (samples - 1))):
+    step = p.deliver_each(BatchNormResult[Array], results)
+    samples = rules.norm_samples(x.shape, p.mode)
+    if running and samples:
+        momentum = as_float(p.momentum, "momentum")
+        for array, new in zip(given, (mean, var * samples / (samples - 1)), strict=True):
             deliver(new.reshape(array.shape), array.dtype, momentum, 1 - momentum, array)
     return step
 
 
-def batch_norm_inference(
-    x: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike,
-    mean: ArrayLike,
-    var: ArrayLike,
-    *,
-    mode: NormMode = "spatial",
-    epsilon: float = 1e-5,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.batch_norm_inference)
+def batch_norm_inference(p: Arguments) -> Array:
     """Compute :func:`batch_norm_training` by given statistics. See :func:`cudnn_ct.batch_norm_inference`."""
-    x, scale = required(x=x, scale=scale).values()
-    kind, epsilon = rules.inference_parameter_dtype(x.dtype, scale.dtype), rules.check_epsilon(epsilon)
-    s, b, m, v = _parameters(x, mode, kind, scale=scale, bias=bias, mean=mean, var=var)
-    return deliver((wide(x) - m) / np.sqrt(v + epsilon) * s + b, x.dtype, alpha, beta, out)
+    x, scale = p.required("x", "scale").values()
+    kind, epsilon = rules.inference_parameter_dtype(x.dtype, scale.dtype), rules.check_epsilon(p.epsilon)
+    s, b, m, v = _parameters(x, p.mode, kind, scale=scale, bias=p.bias, mean=p.mean, var=p.var)
+    return p.deliver((wide(x) - m) / np.sqrt(v + epsilon) * s + b, x.dtype)
 
 
-def batch_norm_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    scale: ArrayLike,
-    mean: ArrayLike | None = None,
-    invstd: ArrayLike | None = None,
-    *,
-    mode: NormMode = "spatial",
-    epsilon: float = 1e-5,
-    activation: Literal["relu"] | None = None,
-    y: ArrayLike | None = None,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Outs | None = None,
-) -> BatchNormGradients[Array]:
+@defined(signatures.batch_norm_backward)
+def batch_norm_backward(p: Arguments) -> BatchNormGradients[Array]:
     """Compute ``scale * invstd * (dy - E(dy) - n * E(dy * n))``. See :func:`cudnn_ct.batch_norm_backward`."""
-    _, x, scale = required(dy=dy, x=x, scale=scale).values()
-    epsilon, function = rules.check_epsilon(epsilon), rules.norm_activation(activation)
-    dz = _like(x, dy=dy)
-    if (mean is None) != (invstd is None):
+    _, x, scale = p.required("dy", "x", "scale").values()
+    epsilon, function = rules.check_epsilon(p.epsilon), rules.norm_activation(p.activation)
+    dz = _like(x, dy=p.dy)
+    if (p.mean is None) != (p.invstd is None):
         raise ValueError("mean and invstd must both be given, or neither")
-    if mean is None:
-        (s,) = _parameters(x, mode, scale=scale)
-        m, var = _statistics(x, mode)
+    if p.mean is None:
+        (s,) = _parameters(x, p.mode, scale=scale)
+        m, var = _statistics(x, p.mode)
         i = 1 / np.sqrt(var + epsilon)
     else:
-        s, m, i = _parameters(x, mode, scale=scale, mean=mean, invstd=invstd)
+        s, m, i = _parameters(x, p.mode, scale=scale, mean=p.mean, invstd=p.invstd)
     if function is not None:
-        if y is None:
-            raise ValueError(f"activation={activation!r} needs y, the result of the forward step")
-        dz = np.where(_like(x, y=y) > 0, dz, 0)
+        if p.y is None:
+            raise ValueError(f"activation={p.activation!r} needs y, the result of the forward step")
+        dz = np.where(_like(x, y=p.y) > 0, dz, 0)
 
-    n, samples = (wide(x) - m) * i, rules.norm_samples(x.shape, mode)
-    dscale, dbias = _parameter_gradients(dz, n, mode)
+    n, samples = (wide(x) - m) * i, rules.norm_samples(x.shape, p.mode)
+    dscale, dbias = _parameter_gradients(dz, n, p.mode)
     dx = s * i * (dz - dbias / samples - n * (dscale / samples))
     results = ((dx, x.dtype), *_like_scale(scale, dscale, dbias), (dz, x.dtype))
     absent = rules.WITHOUT_DZ if function is None else ""
-    return deliver_each(BatchNormGradients[Array], results, alpha, beta, out, absent=absent)
+    return p.deliver_each(BatchNormGradients[Array], results, absent)
 
 
-def batch_norm_inference_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    scale: ArrayLike,
-    mean: ArrayLike,
-    var: ArrayLike,
-    *,
-    mode: NormMode = "spatial",
-    epsilon: float = 1e-5,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Outs | None = None,
-) -> BatchNormGradients[Array]:
+@defined(signatures.batch_norm_inference_backward)
+def batch_norm_inference_backward(p: Arguments) -> BatchNormGradients[Array]:
     """Compute the gradients of inference. See :func:`cudnn_ct.batch_norm_inference_backward`."""
-    _, x, scale = required(dy=dy, x=x, scale=scale).values()
-    epsilon = rules.check_epsilon(epsilon)
-    dz = _like(x, dy=dy)
-    s, m, v = _parameters(x, mode, scale=scale, mean=mean, var=var)
+    _, x, scale = p.required("dy", "x", "scale").values()
+    epsilon = rules.check_epsilon(p.epsilon)
+    dz = _like(x, dy=p.dy)
+    s, m, v = _parameters(x, p.mode, scale=scale, mean=p.mean, var=p.var)
     i = 1 / np.sqrt(v + epsilon)
-    dscale, dbias = _parameter_gradients(dz, (wide(x) - m) * i, mode)
+    dscale, dbias = _parameter_gradients(dz, (wide(x) - m) * i, p.mode)
     results = ((s * i * dz, x.dtype), *_like_scale(scale, dscale, dbias))
-    return deliver_each(BatchNormGradients[Array], results, alpha, beta, out, absent=rules.WITHOUT_DZ)
+    return p.deliver_each(BatchNormGradients[Array], results, rules.WITHOUT_DZ)
 
 
 def _like_scale(scale: Array, *sums: Float64) -> list[Result]:
@@ -182,90 +130,56 @@ def _parameter_gradients(dz: Float64, n: Float64, mode: Any) -> tuple[Float64, F
 # --- instance normalisation and its gradients --------------------------------------------------------------
 
 
-def instance_norm(
-    x: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike,
-    *,
-    epsilon: float = 1e-5,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Outs | None = None,
-) -> BatchNormResult[Array]:
+@defined(signatures.instance_norm)
+def instance_norm(p: Arguments) -> BatchNormResult[Array]:
     """Compute ``scale * (x - mean) * invstd + bias`` of each image. See :func:`cudnn_ct.instance_norm`."""
-    parameters = required(x=x, scale=scale, bias=bias)
+    parameters = p.required("x", "scale", "bias")
     x = parameters.pop("x")
     shape = rules.check_norm_parameters(x, rules.INSTANCE, **parameters)
     scale, bias = (np.tile(wide(array), x.shape[0]) for array in parameters.values())
-    step = batch_norm_training(_one_image(wide(x)), scale, bias, epsilon=epsilon)
+    step = batch_norm_training(_one_image(wide(x)), scale, bias, epsilon=p.epsilon)
     dtype = as_dtype(rules.norm_parameter_dtype(x.dtype)).numpy
     statistics = [(array.reshape(shape), dtype) for array in step[1:]]
-    results = ((step.y.reshape(x.shape), x.dtype), *statistics)
-    return deliver_each(BatchNormResult[Array], results, alpha, beta, out)
+    return p.deliver_each(BatchNormResult[Array], ((step.y.reshape(x.shape), x.dtype), *statistics))
 
 
-def instance_norm_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    scale: ArrayLike,
-    mean: ArrayLike | None = None,
-    invstd: ArrayLike | None = None,
-    *,
-    epsilon: float = 1e-5,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Outs | None = None,
-) -> BatchNormGradients[Array]:
+@defined(signatures.instance_norm_backward)
+def instance_norm_backward(p: Arguments) -> BatchNormGradients[Array]:
     """Compute ``scale * invstd * (dy - E(dy) - n E(dy n))``. See :func:`cudnn_ct.instance_norm_backward`."""
-    dtype, (values, gradient) = operands("instance normalisation", x=x, dy=dy)
+    dtype, (values, gradient) = p.operands("instance normalisation", "x", "dy")
     same_shape(x=values.shape, dy=gradient.shape)
-    arrays = required(scale=scale) | present(mean=mean, invstd=invstd)
-    rules.check_norm_parameters(np.asarray(x), rules.INSTANCE, **arrays)
+    arrays = p.required("scale") | p.present("mean", "invstd")
+    rules.check_norm_parameters(np.asarray(p.x), rules.INSTANCE, **arrays)
     tiled = np.tile(wide(arrays.pop("scale")), values.shape[0])
     statistics: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}
-    step = batch_norm_backward(_one_image(gradient), _one_image(values), tiled, **statistics, epsilon=epsilon)
+    images = _one_image(gradient), _one_image(values)
+    step = batch_norm_backward(*images, tiled, **statistics, epsilon=p.epsilon)
     kind = as_dtype(rules.norm_parameter_dtype(dtype)).numpy
     sums = [(array.reshape(values.shape[:2]).sum(0), kind) for array in (step.dscale, step.dbias)]
     results = ((step.dx.reshape(values.shape), dtype), *sums)
-    return deliver_each(BatchNormGradients[Array], results, alpha, beta, out, absent=rules.WITHOUT_DZ)
+    return p.deliver_each(BatchNormGradients[Array], results, rules.WITHOUT_DZ)
 
 
-def group_norm(
-    x: ArrayLike,
-    scale: ArrayLike,
-    bias: ArrayLike,
-    *,
-    groups: int = 1,
-    epsilon: float = 1e-5,
-    out: Outs | None = None,
-) -> BatchNormResult[Array]:
+@defined(signatures.group_norm)
+def group_norm(p: Arguments) -> BatchNormResult[Array]:
     """Compute ``scale * (x - mean) * invstd + bias`` of each group. See :func:`cudnn_ct.group_norm`."""
-    parameters = required(x=x, scale=scale, bias=bias)
+    parameters = p.required("x", "scale", "bias")
     x = parameters.pop("x")
-    count, epsilon = check_groups(x, groups, **parameters), rules.check_epsilon(epsilon)
+    count, epsilon = check_groups(x, p.groups, **parameters), rules.check_epsilon(p.epsilon)
     n, mean, invstd = _normalised_groups(wide(x), count, epsilon)
     each = (-1, *(1,) * (x.ndim - 2))
     y = n * wide(parameters["scale"]).reshape(each) + wide(parameters["bias"]).reshape(each)
     kind = as_dtype(rules.norm_parameter_dtype(x.dtype)).numpy
-    return deliver_each(BatchNormResult[Array], ((y, x.dtype), (mean, kind), (invstd, kind)), 1, 0, out)
+    return p.deliver_each(BatchNormResult[Array], ((y, x.dtype), (mean, kind), (invstd, kind)))
 
 
-def group_norm_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    scale: ArrayLike,
-    mean: ArrayLike | None = None,
-    invstd: ArrayLike | None = None,
-    *,
-    groups: int = 1,
-    epsilon: float = 1e-5,
-    out: Outs | None = None,
-) -> BatchNormGradients[Array]:
+@defined(signatures.group_norm_backward)
+def group_norm_backward(p: Arguments) -> BatchNormGradients[Array]:
     """Compute ``invstd * (d - E(d) - n E(d n))`` by groups. See :func:`cudnn_ct.group_norm_backward`."""
-    dtype, (values, gradient) = operands("group normalisation", x=x, dy=dy)
+    dtype, (values, gradient) = p.operands("group normalisation", "x", "dy")
     same_shape(x=values.shape, dy=gradient.shape)
-    arrays = required(scale=scale) | present(mean=mean, invstd=invstd)
-    count, epsilon = check_groups(np.asarray(x), groups, **arrays), rules.check_epsilon(epsilon)
+    arrays = p.required("scale") | p.present("mean", "invstd")
+    count, epsilon = check_groups(np.asarray(p.x), p.groups, **arrays), rules.check_epsilon(p.epsilon)
     given = (wide(arrays["mean"]), wide(arrays["invstd"])) if "mean" in arrays else ()
     n, _, invstd = _normalised_groups(values, count, epsilon, *given)
     rows = (len(values), count, prod(values.shape[1:]) // count)
@@ -277,7 +191,7 @@ def group_norm_backward(
     axes = (0, *range(2, values.ndim))
     kind = as_dtype(rules.norm_parameter_dtype(dtype)).numpy
     sums = [(one.sum(axes), kind) for one in (gradient * n, gradient)]
-    return deliver_each(BatchNormGradients[Array], ((dx, dtype), *sums), 1, 0, out, absent=rules.WITHOUT_DZ)
+    return p.deliver_each(BatchNormGradients[Array], ((dx, dtype), *sums), rules.WITHOUT_DZ)
 
 
 def _normalised_groups(

@@ -2,91 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..shapes import spatial as rules
 from ..shapes.checks import same_shape
 from ..shapes.spatial import GridSampleGradients, SpatialTransformerGradients
-from ._cast import Array, Float64, Outs, deliver, deliver_each, operands
+from . import _signatures as signatures
+from ._cast import Array, Float64
+from ._definition import Arguments, defined
 
 
-def affine_grid(theta: ArrayLike, shape: Sequence[int], *, out: Array | None = None) -> Array:
+@defined(signatures.affine_grid)
+def affine_grid(p: Arguments) -> Array:
     """Compute ``theta @ (x, y, 1)`` for every pixel of an image. See :func:`cudnn_ct.affine_grid`."""
-    dtype, (theta,) = operands("affine_grid", theta=theta)
-    return deliver(_grid(theta, rules.affine_grid_shape(theta.shape, shape)), dtype, 1, 0, out)
+    dtype, (theta,) = p.operands("affine_grid", "theta")
+    return p.deliver(_grid(theta, rules.affine_grid_shape(theta.shape, p.shape)), dtype)
 
 
-def affine_grid_backward(dgrid: ArrayLike, *, out: Array | None = None) -> Array:
+@defined(signatures.affine_grid_backward)
+def affine_grid_backward(p: Arguments) -> Array:
     """Compute ``sum(dgrid * (x, y, 1))`` over all pixels. See :func:`cudnn_ct.affine_grid_backward`."""
-    dtype, (dgrid,) = operands("affine_grid", dgrid=dgrid)
+    dtype, (dgrid,) = p.operands("affine_grid", "dgrid")
     rules.check_grid(dgrid.shape, "dgrid")
-    return deliver(_grid_gradient(dgrid), dtype, 1, 0, out)
+    return p.deliver(_grid_gradient(dgrid), dtype)
 
 
-def grid_sample(
-    x: ArrayLike, grid: ArrayLike, *, alpha: float = 1, beta: float = 0, out: Array | None = None
-) -> Array:
+@defined(signatures.grid_sample)
+def grid_sample(p: Arguments) -> Array:
     """Compute ``alpha * (x at the points of a grid) + beta * out``. See :func:`cudnn_ct.grid_sample`."""
-    dtype, (x, grid) = operands("grid_sample", x=x, grid=grid)
+    dtype, (x, grid) = p.operands("grid_sample", "x", "grid")
     rules.grid_sample_shape(x.shape, grid.shape)
-    return deliver(_sampled(x, grid), dtype, alpha, beta, out)
+    return p.deliver(_sampled(x, grid), dtype)
 
 
-def grid_sample_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    grid: ArrayLike,
-    *,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Outs | None = None,
-) -> GridSampleGradients[Array]:
+@defined(signatures.grid_sample_backward)
+def grid_sample_backward(p: Arguments) -> GridSampleGradients[Array]:
     """Compute the gradients of :func:`grid_sample`. See :func:`cudnn_ct.grid_sample_backward`."""
-    dtype, (x, grid, dy) = operands("grid_sample", x=x, grid=grid, dy=dy)
+    dtype, (x, grid, dy) = p.operands("grid_sample", "x", "grid", "dy")
     same_shape(y=rules.grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
     dx, dgrid = _sampled_gradients(x, grid, dy)
-    return deliver_each(GridSampleGradients[Array], ((dx, dtype), (dgrid, dtype)), alpha, beta, out)
+    return p.deliver_each(GridSampleGradients[Array], ((dx, dtype), (dgrid, dtype)))
 
 
-def spatial_transformer(
-    x: ArrayLike,
-    theta: ArrayLike,
-    *,
-    scale_height: float = 1,
-    scale_width: float = 1,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.spatial_transformer)
+def spatial_transformer(p: Arguments) -> Array:
     """Compute ``grid_sample(x, affine_grid(theta))``. See :func:`cudnn_ct.spatial_transformer`."""
-    dtype, (x, theta) = operands("spatial_transformer", x=x, theta=theta)
-    grid = _transformer_grid(x, theta, scale_height, scale_width)
-    return deliver(_sampled(x, grid), dtype, 1, 0, out)
+    dtype, (x, theta) = p.operands("spatial_transformer", "x", "theta")
+    return p.deliver(_sampled(x, _transformer_grid(x, theta, p)), dtype)
 
 
-def spatial_transformer_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    theta: ArrayLike,
-    *,
-    scale_height: float = 1,
-    scale_width: float = 1,
-    out: Outs | None = None,
-) -> SpatialTransformerGradients[Array]:
+@defined(signatures.spatial_transformer_backward)
+def spatial_transformer_backward(p: Arguments) -> SpatialTransformerGradients[Array]:
     """Compute the gradients of a transformer. See :func:`cudnn_ct.spatial_transformer_backward`."""
-    dtype, (x, theta, dy) = operands("spatial_transformer", x=x, theta=theta, dy=dy)
-    grid = _transformer_grid(x, theta, scale_height, scale_width)
+    dtype, (x, theta, dy) = p.operands("spatial_transformer", "x", "theta", "dy")
+    grid = _transformer_grid(x, theta, p)
     same_shape(y=rules.grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
     dx, dgrid = _sampled_gradients(x, grid, dy)
     results = (dx, dtype), (_grid_gradient(dgrid), dtype)
-    return deliver_each(SpatialTransformerGradients[Array], results, 1, 0, out)
+    return p.deliver_each(SpatialTransformerGradients[Array], results)
 
 
-def _transformer_grid(x: Float64, theta: Float64, scale_height: float, scale_width: float) -> Float64:
-    shape = rules.transformed_shape(x.shape, scale_height, scale_width)
+def _transformer_grid(x: Float64, theta: Float64, p: Arguments) -> Float64:
+    shape = rules.transformed_shape(x.shape, p.scale_height, p.scale_width)
     return _grid(theta, rules.affine_grid_shape(theta.shape, shape))
 
 

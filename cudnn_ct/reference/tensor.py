@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype
@@ -15,20 +14,9 @@ from ..shapes.elementwise import check_broadcast, op_tensor_op, transformed_spec
 from ..shapes.parse import as_bool, as_float
 from ..shapes.reduction import IndexedReduction, reduce_axes, reduce_op, reduced_shape
 from ..shapes.specs import TensorSpec, equivalent_strides
-from ..typing import DTypeLike, Layout, OpTensorOp, ReduceOp
-from ._cast import (
-    Array,
-    Float64,
-    Outs,
-    deliver,
-    deliver_each,
-    given_out,
-    operands,
-    required,
-    round_once,
-    wide,
-    writable,
-)
+from . import _signatures as signatures
+from ._cast import Array, Float64, deliver, given_out, round_once, wide, writable
+from ._definition import Arguments, defined
 
 _UNARY: dict[str, Callable[[Any], Any]] = {"sqrt": np.sqrt, "not": lambda a: 1 - a}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -40,69 +28,57 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 _IGNORING_NAN: dict[str, Callable[[Any, Any], Any]] = {"min": np.fmin, "max": np.fmax}
 
 
-def op_tensor(
-    a: ArrayLike,
-    b: ArrayLike | None = None,
-    *,
-    op: OpTensorOp = "add",
-    alpha1: float = 1,
-    alpha2: float = 1,
-    beta: float = 0,
-    propagate_nan: bool = True,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.op_tensor)
+def op_tensor(p: Arguments) -> Array:
     """Compute ``op(alpha1 * a, alpha2 * b) + beta * out``. See :func:`cudnn_ct.op_tensor`."""
-    name, propagate = op_tensor_op(op, b is not None), as_bool(propagate_nan, "propagate_nan")
-    dtype, (a, *others) = operands("op_tensor", a=a, **({} if b is None else {"b": b}))
-    a = as_float(alpha1, "alpha1") * a
-    factor = as_float(alpha2, "alpha2")
+    given = ("a",) if p.b is None else ("a", "b")
+    name, propagate = op_tensor_op(p.op, len(given) > 1), as_bool(p.propagate_nan, "propagate_nan")
+    dtype, (a, *others) = p.operands("op_tensor", *given)
+    a = as_float(p.alpha1, "alpha1") * a
+    factor = as_float(p.alpha2, "alpha2")
     if not others:
-        return deliver(np.asarray(_UNARY[name](a)), dtype, 1, beta, out)
+        return p.deliver(np.asarray(_UNARY[name](a)), dtype)
     check_broadcast(a.shape, others[0].shape)
     function = _BINARY[name] if propagate else (_BINARY | _IGNORING_NAN)[name]
-    return deliver(np.asarray(function(a, factor * others[0])), dtype, 1, beta, out)
+    return p.deliver(np.asarray(function(a, factor * others[0])), dtype)
 
 
-def add(a: ArrayLike, b: ArrayLike, *, alpha: float = 1, beta: float = 0, out: Array | None = None) -> Array:
+@defined(signatures.add)
+def add(p: Arguments) -> Array:
     """Compute ``alpha * (a + b) + beta * out``. See :func:`cudnn_ct.add`."""
-    dtype, (a, b) = operands("add", a=a, b=b)
+    dtype, (a, b) = p.operands("add", "a", "b")
     check_broadcast(a.shape, b.shape)
-    return deliver(a + b, dtype, alpha, beta, out)
+    return p.deliver(a + b, dtype)
 
 
-def scale(x: Array, *, alpha: float) -> Array:
+@defined(signatures.scale)
+def scale(p: Arguments) -> Array:
     """Compute ``x * alpha`` in place. See :func:`cudnn_ct.scale`."""
-    _check_in_place(x, "scale")
-    return deliver(wide(x), x.dtype, alpha, 0, x)
+    x = _in_place(p.x, "scale")
+    return deliver(wide(x), x.dtype, p.alpha, 0, x)
 
 
-def fill(x: Array, value: float) -> Array:
+@defined(signatures.fill)
+def fill(p: Arguments) -> Array:
     """Set every element of x to a number. See :func:`cudnn_ct.fill`."""
-    _check_in_place(x, "fill")
-    x[...] = round_once(np.full((), as_float(value, "value")), x.dtype)
+    x = _in_place(p.x, "fill")
+    x[...] = round_once(np.full((), as_float(p.value, "value")), x.dtype)
     return x
 
 
-def transform(
-    x: ArrayLike,
-    *,
-    layout: Layout | None = None,
-    strides: Sequence[int] | None = None,
-    dtype: DTypeLike | None = None,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.transform)
+def transform(p: Arguments) -> Array:
     """Compute ``alpha * x + beta * out`` with other strides or dtype. See :func:`cudnn_ct.transform`."""
-    x = required(x=x)["x"]
-    spec = transformed_spec(_spec(x), layout, strides, dtype)
-    if out is not None and given_out(out).shape == x.shape and (layout is not None or strides is not None):
-        given = _spec(out)
+    x = p.required("x")["x"]
+    spec = transformed_spec(_spec(x), p.layout, p.strides, p.dtype)
+    laid_out = p.layout is not None or p.strides is not None
+    if p.out is not None and given_out(p.out).shape == x.shape and laid_out:
+        given = _spec(p.out)
         if not equivalent_strides(given.shape, given.strides, spec.strides):
             raise ValueError(f"out has the wrong strides: got {given.strides}, expected {spec.strides}")
-    y = deliver(wide(x), as_dtype(spec.dtype).numpy, alpha, beta, out)
-    if out is not None:
-        return out
+    y = p.deliver(wide(x), as_dtype(spec.dtype).numpy)
+    if p.out is not None:
+        return y
     memory = np.zeros(max(spec.extent[1], 1), y.dtype)
     result: Array = np.ndarray(
         spec.shape, y.dtype, buffer=memory, strides=tuple(s * y.itemsize for s in spec.strides)
@@ -111,11 +87,12 @@ def transform(
     return result
 
 
-def _check_in_place(x: object, operation: str) -> None:
+def _in_place(x: object, operation: str) -> Array:
+    """Return an array that an operation changes; raise if it cannot."""
     if not isinstance(x, np.ndarray):
         raise TypeError(f"{operation} works in place; x must be an array, not {x!r}")
     one_dtype(operation, x=x.dtype)
-    writable(x, "x")
+    return writable(x, "x")
 
 
 def _spec(x: Array) -> TensorSpec:
@@ -125,44 +102,26 @@ def _spec(x: Array) -> TensorSpec:
 # --- reductions --------------------------------------------------------------------------------------------
 
 
-def reduce(
-    x: ArrayLike,
-    *,
-    op: ReduceOp = "add",
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    propagate_nan: bool = True,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@defined(signatures.reduce)
+def reduce(p: Arguments) -> Array:
     """Compute ``alpha * (op over some axes of x) + beta * out``. See :func:`cudnn_ct.reduce`."""
-    dtype, (x,) = operands("reduce", x=x)
-    name = reduce_op(op, x.shape, axis)
-    values = reduced(joined(x, axis), name, as_bool(propagate_nan, "propagate_nan"))
-    return deliver(values.reshape(reduced_shape(x.shape, axis, keepdims)), dtype, alpha, beta, out)
+    dtype, (x,) = p.operands("reduce", "x")
+    name = reduce_op(p.op, x.shape, p.axis)
+    values = reduced(joined(x, p.axis), name, as_bool(p.propagate_nan, "propagate_nan"))
+    return p.deliver(values.reshape(reduced_shape(x.shape, p.axis, p.keepdims)), dtype)
 
 
-def reduce_with_indices(
-    x: ArrayLike,
-    *,
-    op: Literal["min", "max"],
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    propagate_nan: bool = True,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Outs | None = None,
-) -> IndexedReduction[Array]:
+@defined(signatures.reduce_with_indices)
+def reduce_with_indices(p: Arguments) -> IndexedReduction[Array]:
     """Compute :func:`reduce` and the first positions. See :func:`cudnn_ct.reduce_with_indices`."""
-    dtype, (x,) = operands("reduce", x=x)
-    name = reduce_op(op, x.shape, axis, indices=True)
-    rows, shape = joined(x, axis), reduced_shape(x.shape, axis, keepdims)
-    values = reduced(rows, name, as_bool(propagate_nan, "propagate_nan"))
+    dtype, (x,) = p.operands("reduce", "x")
+    name = reduce_op(p.op, x.shape, p.axis, indices=True)
+    rows, shape = joined(x, p.axis), reduced_shape(x.shape, p.axis, p.keepdims)
+    values = reduced(rows, name, as_bool(p.propagate_nan, "propagate_nan"))
     found = (rows == values[..., None]) | (np.isnan(rows) & np.isnan(values[..., None]))
     first = found.argmax(axis=-1) if rows.shape[-1] else np.zeros(values.shape)
     results = (values.reshape(shape), dtype), (wide(first).reshape(shape), np.dtype(np.int32))
-    return deliver_each(IndexedReduction[Array], results, alpha, beta, out)
+    return p.deliver_each(IndexedReduction[Array], results)
 
 
 def joined(x: Float64, axis: Any) -> Float64:

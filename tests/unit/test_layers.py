@@ -154,7 +154,8 @@ def test_modules_import_in_no_circle() -> None:
 
 
 def test_modules_have_at_most_400_lines() -> None:
-    written = {name: path for name, path in MODULES.items() if part(name) != "_bindings"}
+    generated = ("_bindings", "reference._signatures")
+    written = {name: path for name, path in MODULES.items() if not name.startswith(generated)}
     assert [name for name, path in written.items() if len(path.read_text("utf-8").splitlines()) > 400] == []
 
 

@@ -306,6 +306,27 @@ REQUIRED = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("arrays", "keywords", "message"),
+    [
+        ((ones(1, 2, 5),), {}, r"pool\(\) missing required argument: 'window'"),
+        (
+            (ones(1, 2, 5),),
+            {"window": 2, "strides": 1},
+            "unexpected keyword argument 'strides'; write stride=",
+        ),
+        ((ones(1, 2, 5), 2), {}, "got 2 positional arguments, expected 1; write window="),
+        ((ones(1, 2, 5),), {"window": 2, "x": 1}, "got multiple values for argument 'x'"),
+    ],
+    ids=["missing", "unknown", "position", "twice"],
+)
+def test_reference_rejects_a_wrong_call_as_the_operation_does(
+    arrays: tuple[Any, ...], keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        reference.pool(*arrays, **keywords)
+
+
 @pytest.mark.parametrize(("name", "operand"), REQUIRED)
 def test_reference_names_a_missing_operand(name: str, operand: str) -> None:
     with pytest.raises(TypeError, match=f"^{operand} is not an array: got NoneType$"):
