@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..dtypes import as_dtype
-from ..shapes.checks import FLOATS, one_dtype, result_slots
+from ..shapes.checks import FLOATS, one_dtype
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 
@@ -90,29 +90,6 @@ def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, ou
         return result
     out[...] = result
     return out
-
-
-def deliver_each(
-    kind: type[R],
-    results: Sequence[Result],
-    alpha: float,
-    beta: float,
-    out: Outs | None,
-    absent: str = "",
-    count: int = 1,
-) -> R:
-    """Deliver several results as a named tuple, the first one scaled.
-
-    ``absent`` and ``count`` are those of :func:`result_slots`.
-    """
-    names = kind._fields  # type: ignore[attr-defined]
-    rows = list(zip(names, results, result_slots(out, names, absent=absent, count=count), strict=False))
-    for name, (values, dtype), given in rows:
-        check_out(given, values.shape, dtype, name)
-    _, (values, dtype), given = rows[0]
-    first = deliver(values, dtype, alpha, beta, given)
-    further = [deliver(values, dtype, 1, 0, given) for _, (values, dtype), given in rows[1:]]
-    return kind(first, *further, *[None] * (count if absent else 0))
 
 
 @np.errstate(all="ignore")

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from .._hints import UNSET, corrected
+from ..shapes.checks import result_slots
 from . import _cast
 from ._cast import Array, Float64, R, Result
 
@@ -33,17 +34,24 @@ class Arguments(SimpleNamespace):
         """Return the dtype that these arguments must share, and copies of them in float64."""
         return _cast.operands(operation, **{name: getattr(self, name) for name in names})
 
-    def deliver(self, values: Float64, dtype: np.dtype[Any]) -> Array:
+    def deliver(self, values: Float64, dtype: np.dtype[Any], out: Any = UNSET) -> Array:
         """Return a result, scaled, added and rounded once, in ``out`` if it is given."""
-        return _cast.deliver(values, dtype, *self._scaling)
+        alpha, beta = getattr(self, "alpha", 1), getattr(self, "beta", 0)
+        return _cast.deliver(values, dtype, alpha, beta, self.out if out is UNSET else out)
 
     def deliver_each(self, kind: type[R], results: Sequence[Result], absent: str = "", count: int = 1) -> R:
-        """Return several results as a named tuple, the first one scaled; see :func:`_cast.deliver_each`."""
-        return _cast.deliver_each(kind, results, *self._scaling, absent=absent, count=count)
+        """Return several results as a named tuple, the first one scaled.
 
-    @property
-    def _scaling(self) -> tuple[float, float, Any]:
-        return getattr(self, "alpha", 1), getattr(self, "beta", 0), self.out
+        ``absent`` and ``count`` are those of :func:`result_slots`.
+        """
+        names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+        slots = result_slots(self.out, names, absent=absent, count=count)
+        rows = list(zip(names, results, slots, strict=False))
+        for name, (values, dtype), given in rows:
+            _cast.check_out(given, values.shape, dtype, name)
+        _, first, given = rows[0]
+        further = [_cast.deliver(*result, 1, 0, out) for _, result, out in rows[1:]]
+        return kind(self.deliver(*first, given), *further, *[None] * (count if absent else 0))
 
 
 def defined(like: Callable[P, T]) -> Callable[[Callable[[Arguments], T]], Callable[P, T]]:

@@ -17,7 +17,6 @@ from ..shapes.layer import results_of
 from ..shapes.matmul import MatmulGradients, MatmulProblem, ScaledMatmulResult
 from ..shapes.parse import as_float
 from ..shapes.training_fusions import BatchNormFinalizeResult, ConvBatchNormGradients, ConvStatisticsResult
-from . import _cast
 from . import _signatures as signatures
 from ._cast import Array, Float64, R, Result, round_once, specs_of, specs_of_outs, summed_to, wide
 from ._definition import Arguments, defined
@@ -32,7 +31,8 @@ def matmul(p: Arguments) -> Array:
     arrays = p.required("a", "b") | p.present("bias", "residual", "b_scale")
     outs = specs_of_outs((p.out,))
     problem = products.matmul_problem(specs_of(arrays), outs, p.activation, p.alpha, None, p.out_dtype)
-    return _cast.deliver(_product(problem, arrays), as_dtype(problem.y.dtype).numpy, 1, 0, p.out)
+    del p.alpha  # which the epilogue follows
+    return p.deliver(_product(problem, arrays), as_dtype(problem.y.dtype).numpy)
 
 
 @defined(signatures.scaled_matmul)
@@ -74,7 +74,8 @@ def matmul_backward(p: Arguments) -> MatmulGradients[Array]:
     if p.bias_gradient:
         results.append((wide(arrays["dy"]).reshape(-1, arrays["dy"].shape[-1]).sum(0), dtype))
     absent = "" if p.bias_gradient else products.WITHOUT_DBIAS
-    return _cast.deliver_each(MatmulGradients[Array], results, 1, 0, p.out, absent=absent)
+    del p.alpha  # which db has, too, and dbias has not
+    return p.deliver_each(MatmulGradients[Array], results, absent)
 
 
 def _product(problem: MatmulProblem, arrays: dict[str, Array]) -> Float64:
