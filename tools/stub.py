@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cudnn_ct
+import cudnn_ct_dnn
 
 PACKAGE = Path(cudnn_ct.__file__).parent
 STUB = PACKAGE / "__init__.pyi"
@@ -54,8 +55,12 @@ def stub() -> str:
     """Return the text of the stub: an import for each public name, which type checkers follow."""
     package = vars(cudnn_ct)  # type checkers read the stub, which lacks these tables
     modules = [f"from . import {module} as {module}" for module in package["_MODULES"]]
-    rows = sorted((module, name) for module, names in package["_PUBLIC"].items() for name in names.split())
-    return _imports(modules, rows, ["", "__version__: str"])
+    return _imports(modules, _public(package), ["", "__version__: str"])
+
+
+def _public(package: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of a package's table: a module and a name."""
+    return sorted((module, name) for module, names in package["_PUBLIC"].items() for name in names.split())
 
 
 def reference_stub() -> str:
@@ -147,7 +152,15 @@ def _origin(name: str, functions: dict[str, Callable[..., Any]]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run the command line and return its exit status."""
-    files = {SIGNATURES: signatures(), STUB: stub(), REFERENCE / "__init__.pyi": reference_stub()}
+    theano = _public(vars(cudnn_ct_dnn))
+    former = [f"from cudnn_ct_dnn import {name} as {name}" for _, name in theano]
+    files = {
+        SIGNATURES: signatures(),
+        STUB: stub(),
+        REFERENCE / "__init__.pyi": reference_stub(),
+        Path(cudnn_ct_dnn.__file__).with_suffix(".pyi"): _imports([], theano, [""]),
+        PACKAGE / "dnn.pyi": _imports(former, [], [""]),
+    }
     wrong = [path for path, text in files.items() if not path.is_file() or path.read_text("utf-8") != text]
     for path in wrong:
         if "--write" in arguments:
