@@ -72,7 +72,7 @@ def _moved(call: PreparedCall, replay: Replay, key: Any, pointers: tuple[int, ..
         if not fresh and not _are_disjoint(call, pointers):
             return False
         count = 0
-    elif count + 1 >= REPEATS:
+    elif count and count + 1 >= REPEATS:
         return False
     if replay.plan is not call.selected.plan:
         call.replays.clear()

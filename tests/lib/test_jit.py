@@ -114,7 +114,7 @@ def test_compile_makes_plans_whose_keys_have_the_set(folder: Path, tmp_path: Pat
     (tmp_path / "program.py").write_text(PROGRAM)
     plans = tmp_path / "plans"
     done = ran(
-        folder, "-m", "cudnn_ct", "compile", str(tmp_path / "program.py"), "--gpu", "h100", "-o", str(plans)
+        folder, "-m", "cudnn_ct", "compile", str(tmp_path / "program.py"), "--gpu", "b200", "-o", str(plans)
     )
     assert done.returncode == 0, done.stderr
     content = plans.read_bytes()

@@ -73,5 +73,5 @@ def test_command_plans_when_python_has_no_files_in_memory(cudnn: int, tmp_path: 
         pytest.skip("cuDNN < 9.8 does not plan without a device")
     (tmp_path / "program.py").write_text(PROGRAM)
     for words in (["supports"], ["compile", "-o", str(tmp_path / "plans")]):
-        done = ran(COMMAND, *words, str(tmp_path / "program.py"), "--gpu", "h100")
+        done = ran(COMMAND, *words, str(tmp_path / "program.py"), "--gpu", "a100")
         assert done.returncode == 0, done.stderr
