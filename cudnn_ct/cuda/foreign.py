@@ -102,7 +102,7 @@ class PyTorch(Library):
 
     def known(self, arrays: Sequence[Any]) -> tuple[list[int], list[ArrayKey]] | None:
         try:
-            found = _known_tensors.get((len(arrays), arrays[0].numel()))
+            found = _known_tensors.get(_place_of(arrays))
             if found is None:
                 return None
             pointers: list[int] = []
@@ -113,7 +113,7 @@ class PyTorch(Library):
                 if not pointer or pointer & UNALIGNED:
                     return None
                 pointers.append(pointer)
-        except (AttributeError, RuntimeError, TypeError):  # a number, or a transformation of functions
+        except Exception:  # of any kind: a number, a transformation, a class with functions of its own
             return None
         for fits, keys, require in found:
             if fits(*arrays):
@@ -123,7 +123,7 @@ class PyTorch(Library):
     def learn(self, arrays: Sequence[Any], keys: Sequence[ArrayKey]) -> None:
         fits = guard_of(arrays) if all(key.aligned for key in keys) else None
         if fits is not None:
-            place = len(arrays), arrays[0].numel()
+            place = _place_of(arrays)
             made = fits, list(keys), any(array.requires_grad for array in arrays)
             _known_tensors[place] = [made, *_known_tensors.get(place, ())[: MAX_LAYOUTS - 1]]
 
@@ -192,9 +192,18 @@ def _key_of_torch(
     return array_key(spec, device.index, aligned, False)
 
 
-MAX_KNOWN = 4096  # numbers of tensors, and of elements of the first one
-MAX_LAYOUTS = 16  # of such tensors
+MAX_KNOWN = 4096  # places
+MAX_LAYOUTS = 16  # of the tensors of a place
 _known_tensors = BoundedDict(MAX_KNOWN)
+
+
+def _place_of(tensors: Sequence[Any]) -> tuple[int, ...]:
+    """Return where tensors are found: to count them takes less time than to read shapes.
+
+    Queries of attention have one size while the keys grow, so the first tensor alone is not enough.
+    """
+    count = len(tensors)
+    return count, tensors[0].numel(), tensors[count // 2].numel()
 
 
 def guard_of(tensors: Sequence[Any]) -> Callable[..., bool] | None:

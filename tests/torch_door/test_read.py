@@ -45,6 +45,14 @@ class Subclass(torch.Tensor):
     pass
 
 
+class Raising(torch.Tensor):
+    """A tensor that no function of torch takes, as a parameter without values."""
+
+    @classmethod
+    def __torch_function__(cls, *given: Any, **_: Any) -> Any:
+        raise ValueError("no function takes it")
+
+
 class Shapeless:
     """An operand whose shape cannot be read, as that of some tensors."""
 
@@ -69,6 +77,8 @@ TENSORS: dict[str, Callable[[], Any]] = {
     "frozen": lambda: nn.Parameter(torch.randn(2, 4, 6), requires_grad=False),
     "negative": lambda: torch.zeros(2, 4, 6, dtype=torch.complex64).conj().imag,
     "subclass": lambda: torch.randn(2, 4, 6).as_subclass(Subclass),
+    "raising": lambda: torch.randn(2, 4, 6).as_subclass(Raising),
+    "uninitialized": nn.UninitializedParameter,
     "inference": lambda: torch.inference_mode()(torch.randn)(2, 4, 6),
     "host": lambda: 1.5,
     "shapeless": Shapeless,
@@ -171,6 +181,16 @@ def test_other_streams_of_the_call_are_compared(read: list[Any]) -> None:
     for stream in (None, other, streams.default_stream(0)):
         assert (read_arrays(arrays, [None], stream) is None) == (stream is other)
     assert len(read) == 2
+
+
+def test_queries_with_keys_of_many_lengths_are_known(read: list[Any]) -> None:
+    q = torch.randn(1, 2, 1, 4)
+    calls = [(q, k, k.clone()) for k in (torch.randn(1, 2, length, 4) for length in range(1, 65))]
+    for expected in (3 * len(calls), 0):
+        read.clear()
+        for operands in calls:
+            assert read_arrays(operands, [None], None) is not None
+        assert len(read) == expected
 
 
 def test_the_number_of_layouts_is_bounded() -> None:
