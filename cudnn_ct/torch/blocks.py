@@ -19,6 +19,7 @@ from .rules import RULES
 __all__ = ["GROUPS", "Block", "Blocks", "Mode", "block_of_backward", "thread"]
 
 GROUPS = frozenset(group for group, _ in RULES.values())
+LONG = 1000  # calls of other groups in a block before it binds the names of resting groups
 
 
 class Block:
@@ -39,13 +40,17 @@ class Block:
         self.names = made if isinstance(made, Replaced) else None
         self.mode = None if isinstance(made, Replaced) else made(self)
         self.blocks = thread.blocks  # of the thread that enters it
+        self.records = torch.is_grad_enabled()
+        self._unbound = 0  # calls until the names of resting groups are bound
 
     def begin(self) -> None:
         """Make this block the innermost one of its thread."""
         if self.blocks.has_ended_modes:
             self.blocks.drop_ended_modes()
         if self.names is not None:
-            self.names.begin(self, GROUPS - self.skip - self.resting.asleep())
+            asleep = self.resting.asleep(self.report.served, self.records)
+            self._unbound = LONG if asleep else 0
+            self.names.begin(self, GROUPS - self.skip - asleep)
             self.blocks.pass_on()
         if self.mode is not None:
             self.mode.__enter__()
@@ -54,6 +59,10 @@ class Block:
 
     def rests(self, group: str) -> bool:
         """Return whether a call of a group is left to torch without a look at it."""
+        if self._unbound:
+            self._unbound -= 1
+            if not self._unbound and self.names is not None:
+                self.names.bind(self, GROUPS - self.skip)
         if not self.resting.has(group):
             return False
         self.report.left[group, SLOWER] += 1

@@ -33,6 +33,7 @@ __all__ = [
     "on_cpu",
     "options_of",
     "settings",
+    "traced",
     "watched",
 ]
 
@@ -77,6 +78,7 @@ class _Watched(threading.local):
 
 
 watched = _Watched()
+traced: set[str] = set()  # operators that were called without memory, as torch.compile does
 
 # Operators whose sums are in an undefined order, and for which cuDNN has no alternative.
 _VARYING = ("grid_sample_backward", "affine_grid_backward")
@@ -251,6 +253,7 @@ def _alert(name: str) -> None:
 
 def fake_results(name: str, given: Sequence[Any]) -> Any:
     """Return results without memory for operands without memory, whose sizes may be symbolic."""
+    traced.add(name)
     row = ROWS[name]
     tensors, params = filled(row, given)
 

@@ -76,6 +76,12 @@ class Replaced:
                 self.end(block)
                 raise
 
+    def bind(self, block: object, groups: Set[str]) -> None:
+        """Bind the names of groups for a block that has begun; do nothing if it has ended."""
+        with self._lock:
+            if block in self._blocks and not groups <= self._bound:
+                self._bind(groups)
+
     def end(self, block: object) -> None:
         """Bind the names to torch's functions again if this block is the last one."""
         with self._lock:

@@ -235,7 +235,7 @@ def _served(
             if known.runs < TIMED:
                 _count(block, known, func, args, kwargs)
             if known.is_slower:
-                block.resting.add(group, report.served[group])
+                block.resting.add(group, report.served[group], block.records)
                 raise LeftToTorchError(SLOWER)
             if (repeated := known.repeat(values)) is not None:
                 report.served[group] += 1

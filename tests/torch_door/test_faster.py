@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.cuda import stream as streams
-from cudnn_ct.torch import faster, serving
+from cudnn_ct.torch import blocks, faster, kernels, serving
 from tests.fake.cudnn import FakeCudnn
 
 X = torch.randn(2, 4, 8, 8)
@@ -23,6 +26,7 @@ def _chosen_by_time(door: FakeCudnn, direct: None, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu",))
     monkeypatch.setattr(serving, "current_stream", streams.default_stream)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    kernels.traced.clear()  # other tests compile programs
 
 
 @pytest.fixture
@@ -159,6 +163,117 @@ def test_names_of_a_resting_group_are_bound_in_few_blocks(
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     assert not any(is_bound() for _ in range(faster.BETWEEN))
     assert all(is_bound(X[:1]) for _ in range(3))  # served
+
+
+def rest(block: ctt.enable) -> None:
+    """Let the group of softmax rest."""
+    with torch.no_grad(), block:
+        for _ in range(faster.TIMED + faster.STREAK):
+            F.softmax(X, 1)
+
+
+Y = torch.randn(2, 6, 8, 8)
+
+
+@pytest.fixture
+def slow_x(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch is faster for tensors of the shape of X alone."""
+    monkeypatch.setattr(serving, "torch_is_faster", lambda ours, *_: ours().shape == X.shape)
+
+
+@pytest.mark.parametrize("before", [1, 2, 20])
+def test_another_call_of_a_group_that_rests_is_served_although_it_is_not_the_first_of_its_block(
+    slow_x: None, before: int
+) -> None:
+    rest(block := ctt.enable(rebind=True))
+    for _ in range(2 * (faster.BETWEEN + 1)):
+        with torch.no_grad(), block:
+            for _ in range(before):
+                F.softmax(X, 1)
+            F.softmax(Y, 1)
+    assert block.report().served["softmax"] > faster.TIMED + faster.BETWEEN // 2
+
+
+@pytest.mark.parametrize("count", [2, 12, 64])
+def test_another_call_of_a_group_that_rests_is_served_wherever_it_is_in_a_step(
+    block: ctt.enable, slow_x: None, count: int
+) -> None:
+    rest(block)
+    for _ in range(faster.BETWEEN + 1):
+        for place in range(count):
+            F.softmax(X if place != 1 else Y, 1)
+    assert block.report().served["softmax"] > faster.TIMED
+
+
+def test_a_group_that_rests_without_gradients_serves_steps_with_gradients(slow_x: None) -> None:
+    rest(block := ctt.enable(rebind=True))
+    x = X.clone().requires_grad_()
+    for _ in range(2):
+        for _ in range(3):
+            with torch.no_grad(), block:
+                F.softmax(X, 1)
+        served = block.report().served["softmax"]
+        with block:
+            y = [F.softmax(x, 1) for _ in range(faster.BETWEEN + 1)][-1]
+        assert block.report().served["softmax"] > served
+        (found,) = torch.autograd.grad(y.square().sum(), x)
+        torch.testing.assert_close(found, torch.autograd.grad(F.softmax(x, 1).square().sum(), x)[0])
+
+
+def test_a_long_block_binds_the_names_of_resting_groups_while_others_are_called(
+    slow_x: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "LONG", 50)
+    rest(block := ctt.enable(rebind=True))
+    weight = torch.ones(8)
+    with torch.no_grad(), block:
+        for _ in range(150):
+            F.layer_norm(Y, (8,), weight, weight)
+            F.softmax(Y, 1)
+        assert block.report().served["softmax"] > faster.TIMED + 50
+
+
+def test_threads_do_not_let_a_group_rest_for_ever() -> None:
+    resting, switches = faster.Resting(), sys.getswitchinterval()
+    for _ in range(faster.STREAK):
+        resting.add("softmax", 0, False)
+    awake: list[int] = []
+
+    def enter() -> None:
+        for _ in range(5000):
+            awake.append(not resting.asleep(Counter(), False))
+            if awake[-1]:
+                resting.add("softmax", 0, False)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=enter) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switches)
+    assert any(not resting.asleep(Counter(), False) for _ in range(faster.BETWEEN + 1))
+    assert sum(awake) >= 8 * 5000 // (8 * (faster.BETWEEN + 1))
+
+
+def test_a_compiled_program_keeps_the_operators_of_a_group_that_rests(slow_x: None) -> None:
+    torch._dynamo.reset()
+    graphs: list[bool] = []
+
+    def backend(graph: Any, operands: Any) -> Any:
+        graphs.append("cudnn_ct.softmax.default" in {str(node.target) for node in graph.graph.nodes})
+        return graph
+
+    compiled = torch.compile(lambda x: F.softmax(x, 1) + 1, backend=backend, fullgraph=True)
+    block, expected = ctt.enable(rebind=True), F.softmax(Y, 1) + 1
+    for number in range(3 * faster.BETWEEN):
+        with torch.no_grad(), block:
+            torch.testing.assert_close(compiled(Y), expected)
+            for _ in range((faster.TIMED + faster.STREAK) * (number == 0)):
+                F.softmax(X, 1)
+    assert graphs == [True]
 
 
 def test_names_of_skipped_groups_are_not_bound() -> None:
