@@ -223,6 +223,12 @@ def _why_not_values(row: Mapping[str, Any]) -> str:
         are_ints = isinstance(values, list) and all(type(one) is int for one in values)
         if not knob.isdecimal() or not are_ints:
             return f'knobs are wrong: got {knob!r}: {values!r}, expected such as "24": [2, 12]'
+    if row["kind"] == "stored" and (row["operations"] != ["all"] or row["when"]):
+        got = f"{row['operations']} and {row['when']}"
+        return f"operations and when of the kind stored are wrong: got {got}, expected ['all'] and []"
+    if "kernels" in row and (row["kind"] != "stored" or not row["kernels"].isascii()):
+        got = f"{row['kernels']!r} in a fact of the kind {row['kind']}"
+        return f"kernels is not the name of kernels in a fact of the kind stored: got {got}"
     if row.get("libraries", FULL) not in (FULL, "jit"):
         return f"libraries are unknown: got {row['libraries']!r}, expected 'full' or 'jit'"
     return ""

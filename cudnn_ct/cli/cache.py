@@ -19,6 +19,7 @@ from .._config import config
 from ..autotune.store import Store, export_algo_cache, import_algo_cache, store
 from ..certify.certificates import wrong_engines
 from ..errors import format_version
+from ..graph.bound import UNIT
 from ..graph.exchange import export_plans, import_to
 from ..graph.plan_file import DESCRIPTION, DEVICE, StoredPlan
 from ..graph.plan_store import PlanStore, folder_store
@@ -35,7 +36,7 @@ PLAN_COLUMNS = (
     ("GPU", False), ("made on", False),
 )  # fmt: skip
 REPORT_COLUMNS = (("engine", False), ("cuDNN", False), ("GPU", False), ("finding", False))
-PLAN_KEYS = ("bytes", "engine", "operation", "line", "cudnn", "gpu", "origin")
+PLAN_KEYS = ("bytes", "engine", "operation", "line", "cudnn", "gpu", "origin", "unit")
 FORMAT = "cudnn_ct report 1"
 OPERAND = re.compile(r"(\w+)=TensorSpec\(shape=\(([\d, ]*)\), strides=\([\d, ]*\), dtype='(\w+)'")
 OFF = "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off"
@@ -75,7 +76,7 @@ def show_(as_json: bool) -> None:
         if compiled:
             total = sum(len(plan.text) for plan in compiled)
             say(f"{plans.path}: {len(compiled)} compiled plans, {in_bytes(total)}")
-            show(PLAN_COLUMNS, [[in_bytes(size), *rest] for size, *rest in map(_facts, compiled)])
+            show(PLAN_COLUMNS, [_plan_cells(*facts) for facts in map(_facts, compiled)])
     _end(kept, plans)
 
 
@@ -142,14 +143,21 @@ def import_plans_(file: str) -> None:
     say(f"imported {count} compiled plans from {file}{unused}")
 
 
-def _facts(plan: StoredPlan) -> tuple[int, str, str, str, str, str, str]:
+def _plan_cells(size: int, *facts: str) -> list[str]:
+    """Return the cells of a plan; one for a GPU alone has the first digits of its UUID."""
+    *rest, origin, unit = facts
+    return [in_bytes(size), *rest, f"{origin} {unit[:8]}".strip()]
+
+
+def _facts(plan: StoredPlan) -> tuple[int, str, str, str, str, str, str, str]:
     """Return the values of `PLAN_KEYS` for a plan, as far as it can be read."""
     _, cudnn, gpu, *_ = [*plan.key.split(" | "), "", "", ""]
     row = plan.facts.get("candidate")
     engine = str(row.get("algorithm", "")) if isinstance(row, dict) else ""
     origin = DEVICE if plan.from_device else DESCRIPTION
     call = split(str(plan.facts.get("call", "")))
-    return len(plan.text), with_knob_names(engine), *call, cudnn.removeprefix("cuDNN "), gpu, origin
+    unit = str(plan.facts.get(UNIT, ""))  # the only GPU that uses the plan
+    return len(plan.text), with_knob_names(engine), *call, cudnn.removeprefix("cuDNN "), gpu, origin, unit
 
 
 def _end(*stores: Store | PlanStore) -> None:

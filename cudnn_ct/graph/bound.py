@@ -10,18 +10,37 @@ from ..cuda import device as devices
 from ..facts import Fact, facts, ignores
 from .offline import Planner, target_of
 from .plan_file import StoredPlan
+from .plan_store import PlanStore
 
 UNIT = "unit"  # the UUID of that GPU, among the facts of an entry
 
 
 def marked(entry: StoredPlan, context: Context | Planner) -> StoredPlan | str:
-    """Return an entry for the store, with the GPU of its kernels if they are bound to it.
+    """Return an entry for the store; if its kernels are bound to the GPU, with that GPU and the key of it.
 
     Returns the reason if they are, and were compiled for a GPU that is only described.
     """
     if isinstance(context, Context) and _fact(entry.text, context):
-        entry = entry._replace(facts={**entry.facts, UNIT: devices.device_uuid(context.device)})
+        facts_of = {**entry.facts, UNIT: devices.device_uuid(context.device)}
+        entry = entry._replace(key=_own_key(entry.key, context), facts=facts_of)
     return why_elsewhere(entry.text, entry.facts, context) or entry
+
+
+def key_here(store: PlanStore, key: str, context: Context | Planner) -> str:
+    """Return the key of the entry for this GPU alone if there is one, else that for all GPUs of its kind.
+
+    Machines may share a folder: with one entry, each of their GPUs would drop that of the others.
+    """
+    if isinstance(context, Context) and facts("stored", "all", target_of(context)):
+        own = _own_key(key, context)
+        if store.get(own) is not None:
+            return own
+    return key
+
+
+def _own_key(key: str, context: Context) -> str:
+    end = f" | {UNIT} {devices.device_uuid(context.device)}"
+    return key if key.endswith(end) else key + end
 
 
 def why_elsewhere(text: bytes, facts_of: Mapping[str, Any], context: Context | Planner) -> str:

@@ -13,6 +13,7 @@ from ..array_shapes import only_shapes
 from ..cuda import device as devices
 from ..errors import CudnnError, warn_caller
 from . import recording
+from .bound import UNIT
 from .plan_file import StoredPlan, decode, encode
 from .plan_store import PlanStore, folder_store, plan_store
 from .recording import RecordedPlans
@@ -188,6 +189,9 @@ def _misfit(entry: StoredPlan) -> str:
         return f"made for {made_by}, this is cuDNN {version}"
     if gpus and gpu not in gpus:
         return f"made for {gpu}, this is {', '.join(gpus)}"
+    unit = entry.facts.get(UNIT)
+    if gpus and unit and unit not in map(devices.device_uuid, range(devices.device_count())):
+        return "their kernels hold numbers of the GPU that compiled them, which is not in this machine"
     return ""
 
 

@@ -12,7 +12,7 @@ from ..errors import CudnnError, NotSupportedError
 from ..shapes.specs import ALIGNMENT
 from .attributes import kind
 from .backend import BackendDescriptor
-from .bound import why_elsewhere
+from .bound import key_here, why_elsewhere
 from .layouts import check_layouts
 from .offline import Planner, gpu_name, target, target_of
 from .operations import OPERATIONS, Graph, Node, Tensor, tensors_of_graph, why_wrong_if_dynamic
@@ -197,6 +197,7 @@ def kernel_cache(graph: BackendDescriptor, topology: str, context: Context | Pla
 
 def _stored(graph: BackendDescriptor, key: str, context: Context | Planner) -> KernelCache | None:
     store = plan_store()
+    key = key_here(store, key, context)
     entry = store.get(key)
     if entry is None:
         return None

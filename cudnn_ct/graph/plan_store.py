@@ -92,9 +92,9 @@ class PlanStore(CacheFolder):
         for key, entry in entries.items():
             _imported[key] = entry, verify
 
-    def replace(self, entry: StoredPlan, *, verify: bool) -> None:
-        """Store a plan in place of an imported or stored one with the same key."""
-        _imported.pop(entry.key, None)
+    def replace(self, key: str, entry: StoredPlan, *, verify: bool) -> None:
+        """Store a plan in place of an imported or stored one; it may be for one GPU alone, with its key."""
+        _imported.pop(key, None)
         self.import_({entry.key: entry}, verify=verify)
 
     def needs_check(self, key: str) -> bool:

@@ -27,7 +27,7 @@ from ..facts import digest
 from ..plans.base import Candidate
 from ..plans.comparison import difference, tolerance_of
 from .backend import BackendDescriptor, attempt
-from .bound import marked, why_elsewhere
+from .bound import key_here, marked, why_elsewhere
 from .engines import Engine, execution_plan, heuristic_configs, plan_to_json
 from .graph_json import graph_text
 from .native import operation_graph
@@ -84,13 +84,15 @@ def graph_plan(
     if request.graph.dynamic:  # its plan cannot be stored, but its kernels
         return GraphPlan(request.graph, *made())
     key = plan_key(request, context)
-    found = _load(store, key, request, context, select)
+    used = key_here(store, key, context)
+    found = _load(store, used, request, context, select)
     if found is None and compiled and not is_timing():
         with store.lock(key) as waited:
-            found = (_load(store, key, request, context, select) if waited else None) or made()
-    found = found or made()
-    if store.needs_check(key):
-        return CheckedPlan(request.graph, *found, key)
+            used = key_here(store, key, context)
+            found = _load(store, used, request, context, select) if waited else made()
+    found = found or made()  # not in turns if another GPU of the kind has compiled kernels of its own
+    if store.needs_check(used):
+        return CheckedPlan(request.graph, *found, used)
     return GraphPlan(request.graph, *found)
 
 
@@ -225,7 +227,7 @@ def _selected(
     if isinstance(mine, str):
         return made, None
     if not is_timing():
-        store.replace(mine, verify=made is stored and store.needs_check(entry.key))
+        store.replace(entry.key, mine, verify=made is stored and store.needs_check(entry.key))
     return made, mine
 
 

@@ -35,6 +35,7 @@ ROW = {
     "effect": "wrong",
     "message": "wrong here",
 }
+STORED = {"kind": "stored", "operations": ["all"], "when": [], "kernels": "sm90"}
 CONV = conv_problem("forward", *(TensorSpec.packed((2, 4, 8, 8)), TensorSpec.packed((4, 4, 3, 3))))
 
 
@@ -132,6 +133,12 @@ def test_recorded_graphs_carry_the_rules(plant: Callable[..., None], tmp_path: P
             {"operations": ["matmul"], "when": [], "sizes": {"axes": 2}},
             "sizes are conditions of convolutions",
         ),
+        (STORED | {"operations": ["matmul"]}, "of the kind stored are wrong: got ['matmul'] and []"),
+        (STORED | {"when": ["float32"]}, "got ['all'] and ['float32'], expected ['all'] and []"),
+        (STORED | {"kernels": ""}, "the fact lacks kernels, which the kind stored needs"),
+        (STORED | {"kernels": ["sm90"]}, "kernels has the wrong type: got list"),
+        (STORED | {"kernels": "\ud800"}, "kernels is not the name of kernels"),
+        ({"kernels": "sm90"}, "got 'sm90' in a fact of the kind engine"),
         ({"sizes": {"min_tile": 2}}, "sizes has an unknown name: got 'min_tile'"),
     ],
 )

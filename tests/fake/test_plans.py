@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -158,37 +159,105 @@ def test_plans_that_do_not_fit_are_ignored_with_one_line(
         assert fake.compilations == 2
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_plans_with_bound_kernels_are_used_by_the_gpu_that_compiled_them(
-    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch, dynamic: bool
-) -> None:
+@pytest.fixture
+def gpu(fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Compiled kernels hold numbers of their GPU; the function puts another GPU of its kind in its place."""
     row = {"name": "bound", "kind": "stored", "operations": ["all"], "when": [], "kernels": "["}
     file = on_disk.with_name("facts.json")
     file.write_text(json.dumps({"facts": [row | {"effect": "hang", "message": "it hangs"}]}))
     monkeypatch.setattr(ct.config, "facts", str(file))
+    return lambda name: monkeypatch.setattr(devices, "device_uuid", lambda _: name)
 
+
+def compilations(fake: FakeCudnn, *, dynamic: bool = False) -> int:
+    """Return how many plans a new process compiles for a call."""
+    forget()
+    before, ones = fake.compilations, ct.full((64, 16), 1, "float16")
+    y = ct.matmul(ones, ct.full((16, 8), 1, "float16")) if dynamic else ct.activation(ones)
+    assert (y.numpy() == (16 if dynamic else 1)).all()
+    return fake.compilations - before
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_plans_with_bound_kernels_are_kept_for_each_gpu_that_compiled_them(
+    fake: FakeCudnn, on_disk: Path, gpu: Any, monkeypatch: pytest.MonkeyPatch, dynamic: bool
+) -> None:
     monkeypatch.setattr(ct.config, "dynamic_shapes", dynamic)
-
-    def call(expected: int) -> None:
-        forget()
-        before, ones = fake.compilations, ct.full((64, 16), 1, "float16")
-        y = ct.matmul(ones, ct.full((16, 8), 1, "float16")) if dynamic else ct.activation(ones)
-        assert fake.compilations - before == expected
-        assert (y.numpy() == (16 if dynamic else 1)).all()
-
-    call(1)
-    call(0)
-    monkeypatch.setattr(devices, "device_uuid", lambda _: "another of its kind")
+    names = ("first", "second", "third")
+    for expected in (1, 0, 0):
+        for name in names:  # a folder that three machines share: none drops the plan of another one
+            gpu(name)
+            assert compilations(fake, dynamic=dynamic) == expected
+    plans = [entry for entry in plan_store().entries() if entry.text]
+    assert [entry.facts["unit"] for entry in plans] == [*names]
+    for file in (on_disk / "plans").glob("*.plan_1"):
+        file.unlink()
+    plan_store().put(plans[0]._replace(key=plans[0].key.partition(" | unit ")[0], facts=plans[1].facts))
+    gpu("first")
     with pytest.warns(CudnnWarning, match="must be compiled on the GPU that runs them: it hangs"):
-        call(1)
-    call(0)
-    for file in (on_disk / "plans").glob("*.plan_1"):  # as one that was compiled without a GPU
-        (entry,) = decode(file.read_bytes())
-        assert isinstance(entry, StoredPlan)
-        if entry.text:
-            file.write_bytes(encode(entry._replace(facts={**entry.facts, "unit": ""})))
-    with pytest.warns(CudnnWarning, match="must be compiled on the GPU"):
-        call(1)
+        assert compilations(fake, dynamic=dynamic) == 1
+    old = plans[0].facts.copy()
+    del old["unit"]  # as one of an older version, or one that was compiled without a GPU
+    plan_store().put(plans[0]._replace(key=plans[0].key.partition(" | unit ")[0], facts=old))
+    assert compilations(fake, dynamic=dynamic) == 0
+    gpu("fourth")
+    with pytest.warns(CudnnWarning, match="must be compiled on the GPU that runs them: it hangs"):
+        assert compilations(fake, dynamic=dynamic) == 1
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("cache", ["on", "plan_cache off", "off"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_plans_with_bound_kernels_are_imported_on_their_gpu_alone(
+    fake: FakeCudnn,
+    on_disk: Path,
+    gpu: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verify: bool,
+    cache: str,
+    dynamic: bool,
+) -> None:
+    fake.second_engine = 5
+    monkeypatch.setattr(ct.config, "dynamic_shapes", dynamic)
+    file, other = tmp_path / "plans.file", int(verify and not dynamic)
+    for name in ("first", "second"):
+        gpu(name)
+        with ct.record_plans() as recorded:
+            compilations(fake, dynamic=dynamic)
+        assert ct.export_plans(file if name == "first" else tmp_path / "second.file", recorded) == 1
+    with pytest.warns(CudnnWarning, match=r"1 of \d entries .* numbers of the GPU that compiled them"):
+        assert ct.import_plans(file, verify=verify) == 0
+    assert compilations(fake, dynamic=dynamic) == 0, "the plan of this GPU was replaced"
+    assert len([entry for entry in plan_store().entries() if entry.text]) == 2
+    plan_store().clear()
+    if cache == "off":
+        monkeypatch.setattr(ct.config, "algo_cache", "off")
+    monkeypatch.setattr(ct.config, "plan_cache", cache == "on")
+    gpu("first")
+    assert ct.import_plans(file, verify=verify) == 1
+    assert compilations(fake, dynamic=dynamic) == other
+    assert compilations(fake, dynamic=dynamic) == 0
+
+
+def test_processes_of_several_gpus_compile_bound_kernels_at_once(
+    fake: FakeCudnn, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has waited for the lock does not find the plan of the other GPU, and drops the lock."""
+    held: list[bool] = []
+
+    @contextmanager
+    def lock(self: PlanStore, key: str) -> Iterator[bool]:
+        held.append(True)
+        yield True
+        held.pop()
+
+    monkeypatch.setattr(PlanStore, "lock", lock)
+    save = stored._save
+    seen: list[bool] = []
+    monkeypatch.setattr(stored, "_save", lambda *given: (seen.append(bool(held)), save(*given))[1])
+    assert compilations(fake) == 1
+    assert seen == [False]
 
 
 def test_plans_of_other_users_are_ignored(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,19 +207,21 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
 def test_cache_commands_show_and_clear_compiled_plans(cache: Path, tmp_path: Path) -> None:
     key = "plan | cuDNN 9.19.0 | NVIDIA H200, 132 SMs, 9.0 | engine 1 without [] | {}"
     facts = {"candidate": {"algorithm": "engine 1"}}
-    plans = [StoredPlan(key, facts, b"x" * 2000), StoredPlan("odd", {}, b"1")]
+    plans = [StoredPlan(key, facts, b"x" * 2000), StoredPlan("odd", {"unit": 7}, b"1")]
+    plans.append(StoredPlan(f"{key} | unit 0123456789ab", {"origin": "device", "unit": "0123456789ab"}, b"1"))
     folder_store().put(*plans, StoredPlan("choice | a", {}))
     lines = run("show").splitlines()
-    assert lines[1] == f"{cache / 'plans'}: 2 compiled plans, 2.0 KiB"
+    assert lines[1] == f"{cache / 'plans'}: 3 compiled plans, 2.0 KiB"
     assert "2.0 KiB  engine 1  9.19.0  NVIDIA H200, 132 SMs, 9.0  description" in lines
     row = {"cudnn": "9.19.0", "gpu": "NVIDIA H200, 132 SMs, 9.0", "engine": "engine 1", "bytes": 2000}
-    row |= {"origin": "description", "operation": "", "line": ""}
+    row |= {"origin": "description", "operation": "", "line": "", "unit": ""}
     assert row in json.loads(run("show", "--json"))["plans"]
+    assert any(line.endswith("NVIDIA H200, 132 SMs, 9.0  device 01234567") for line in lines)
     file = tmp_path / "plans.file"
-    assert run("export-plans", str(file)) == f"wrote 2 compiled plans to {file}\n"
+    assert run("export-plans", str(file)) == f"wrote 3 compiled plans to {file}\n"
     damaged = cache / "plans" / folder_store().file_name(key)
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    assert run("clear").endswith("deleted 0 tuned algorithms and 1 compiled plans\n")
+    assert run("clear").endswith("deleted 0 tuned algorithms and 2 compiled plans\n")
     assert not list((cache / "plans").glob("*.plan_1"))
     assert run("show") == f"{cache}: 0 tuned algorithms\n"
     file.write_text("other")
