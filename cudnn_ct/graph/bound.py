@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..context import Context
 from ..cuda import device as devices
-from ..facts import Fact, facts, ignores
-from .offline import Planner, target_of
+from ..facts import Fact, Target, facts, ignores
+from .offline import Planner, target_of, target_of_device
 from .plan_file import StoredPlan
 from .plan_store import PlanStore
 
@@ -20,7 +20,7 @@ def marked(entry: StoredPlan, context: Context | Planner) -> StoredPlan | str:
 
     Returns the reason if they are, and were compiled for a GPU that is only described.
     """
-    if isinstance(context, Context) and _fact(entry.text, context):
+    if isinstance(context, Context) and _fact(entry.text, target_of(context)):
         facts_of = {**entry.facts, UNIT: devices.device_uuid(context.device)}
         entry = entry._replace(key=_own_key(entry.key, context), facts=facts_of)
     return why_elsewhere(entry.text, entry.facts, context) or entry
@@ -45,16 +45,28 @@ def _own_key(key: str, context: Context) -> str:
 
 def why_elsewhere(text: bytes, facts_of: Mapping[str, Any], context: Context | Planner) -> str:
     """Return why kernels in cuDNN's JSON must not be used on a GPU; empty if they may be."""
-    fact = _fact(text, context)
-    if fact is None:
-        return ""
-    if isinstance(context, Context) and facts_of.get(UNIT) == devices.device_uuid(context.device):
-        return ""
-    return f"its kernels must be compiled on the GPU that runs them: {fact.reason}"
+    device = context.device if isinstance(context, Context) else None
+    reason = _reason(text, facts_of, target_of(context), device)
+    return reason and f"its kernels must be compiled on the GPU that runs them: {reason}"
 
 
-def _fact(text: bytes, context: Context | Planner) -> Fact | None:
-    for fact in facts("stored", "all", target_of(context)):
+def why_not_imported(entry: StoredPlan, devices_of_kind: Iterable[int]) -> str:
+    """Return why no device may use the kernels of an entry; empty if one may, or if there is none."""
+    reasons = [
+        _reason(entry.text, entry.facts, target_of_device(device), device) for device in devices_of_kind
+    ]
+    return "" if not all(reasons) or not reasons else f"compiled elsewhere: {reasons[0]}"
+
+
+def _reason(text: bytes, facts_of: Mapping[str, Any], target: Target, device: int | None) -> str:
+    fact = _fact(text, target)
+    if fact is None or (device is not None and facts_of.get(UNIT) == devices.device_uuid(device)):
+        return ""
+    return fact.reason
+
+
+def _fact(text: bytes, target: Target) -> Fact | None:
+    for fact in facts("stored", "all", target):
         if fact.row["kernels"].encode() in text and not ignores(fact.name):
             return fact
     return None

@@ -13,7 +13,7 @@ from ..array_shapes import only_shapes
 from ..cuda import device as devices
 from ..errors import CudnnError, warn_caller
 from . import recording
-from .bound import UNIT
+from .bound import why_not_imported
 from .plan_file import StoredPlan, decode, encode
 from .plan_store import PlanStore, folder_store, plan_store
 from .recording import RecordedPlans
@@ -163,14 +163,14 @@ def import_to(store: PlanStore, path: str | os.PathLike[str], *, verify: bool = 
         entries = list(decode(read_file(file, MAX_FILE)))
         if entries and all(isinstance(one, str) for one in entries):
             raise ValueError(entries[0])
-        for found in entries:
-            reason = found if isinstance(found, str) else _misfit(found)
-            if isinstance(found, str) or reason:
-                reasons[reason] = reasons.get(reason, 0) + 1
-            elif found.text or found.from_device:  # calls do not use the choices for a described device
-                kept[found.key] = found
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)} is not a file of compiled plans: {error}") from None
+    for found in entries:
+        reason = found if isinstance(found, str) else _misfit(found)
+        if isinstance(found, str) or reason:
+            reasons[reason] = reasons.get(reason, 0) + 1
+        elif found.text or found.from_device:  # calls do not use the choices for a described device
+            kept[found.key] = found
     store.import_(kept, verify=verify)
     if reasons:
         count, reason = sum(reasons.values()), max(reasons, key=lambda one: reasons[one])
@@ -187,17 +187,14 @@ def _misfit(entry: StoredPlan) -> str:
     made_by, gpu = parts[-2:] if parts[0] == "choice" else parts[-3:-1]
     if made_by != f"cuDNN {version}":
         return f"made for {made_by}, this is cuDNN {version}"
-    if gpus and gpu not in gpus:
-        return f"made for {gpu}, this is {', '.join(gpus)}"
-    unit = entry.facts.get(UNIT)
-    if gpus and unit and unit not in map(devices.device_uuid, range(devices.device_count())):
-        return "their kernels hold numbers of the GPU that compiled them, which is not in this machine"
-    return ""
+    if gpus and gpu not in gpus.values():
+        return f"made for {gpu}, this is {', '.join(dict.fromkeys(gpus.values()))}"
+    return why_not_imported(entry, [device for device, name in gpus.items() if name == gpu])
 
 
-def _gpus() -> list[str]:
-    """Return the names of the devices of this machine; none without a driver."""
+def _gpus() -> dict[int, str]:
+    """Return the devices of this machine with their names; none without a driver."""
     try:
-        return list(dict.fromkeys(map(devices.device_name, range(devices.device_count()))))
+        return {device: devices.device_name(device) for device in range(devices.device_count())}
     except CudnnError:
-        return []
+        return {}

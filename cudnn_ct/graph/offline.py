@@ -28,6 +28,7 @@ __all__ = [
     "name_of_description",
     "target",
     "target_of",
+    "target_of_device",
 ]
 
 # cuDNN 9.27 rejects a description without these keys, which 9.19 does not write. The values were set by hand,
@@ -114,6 +115,12 @@ def target_of(context: Context | Planner | ShapesOnly | None) -> Target:
             raise
         return Target(GENERATED_FROM, capability=capability)
     return Target(library.version, library.kind, capability)
+
+
+def target_of_device(device: int) -> Target:
+    """Return the loaded cuDNN and a device of this machine, which need not have a context."""
+    library = _lib.load()
+    return Target(library.version, library.kind, devices.compute_capability(device))
 
 
 def gpu_name(context: Context | Planner) -> str:

@@ -172,10 +172,9 @@ def read_back(entry: StoredPlan, request: PlanRequest, context: Context | Planne
     try:
         candidate = candidate_from_json(entry.facts["candidate"])
         wrong = _difference(json.loads(entry.text), request, candidate, context)
-        wrong = wrong or why_elsewhere(entry.text, entry.facts, context)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         wrong = f"it is malformed: {type(error).__name__} {error}"
-    if wrong:
+    if wrong := wrong or why_elsewhere(entry.text, entry.facts, context):
         return wrong
     device = target(context, "execution_plan")
     try:

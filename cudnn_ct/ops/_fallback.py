@@ -11,6 +11,7 @@ from .._lib import load
 from ..context import Context
 from ..cuda import stream as streams
 from ..errors import BadParamError, CudnnError, NotSupportedError, without_frames
+from ..facts import FactsError
 from ..plans.base import NotChosen, Plan, SelectedPlan, packed_of, tensors_of, unsupported
 from ..plans.wrappers import PlanMaker, on_float32, on_operands_of, zero_or_scale
 from ..shapes.specs import LAYOUTS, nearest_layout
@@ -100,6 +101,8 @@ class FirstSupported(SelectedPlan):
         for make in self._left:
             try:
                 plan = make(context)
+            except FactsError:
+                raise
             except (NotSupportedError, ValueError) as error:  # a ValueError: no descriptor holds such numbers
                 self._rejections.append(str(error))
             else:

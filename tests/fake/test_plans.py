@@ -20,6 +20,7 @@ from cudnn_ct.autotune import candidates
 from cudnn_ct.cli.selftest_cases import cases
 from cudnn_ct.cuda import device as devices
 from cudnn_ct.errors import CudnnWarning, NotInitializedError
+from cudnn_ct.facts import FactsError
 from cudnn_ct.graph import stored
 from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
 from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
@@ -226,8 +227,16 @@ def test_plans_with_bound_kernels_are_imported_on_their_gpu_alone(
         with ct.record_plans() as recorded:
             compilations(fake, dynamic=dynamic)
         assert ct.export_plans(file if name == "first" else tmp_path / "second.file", recorded) == 1
-    with pytest.warns(CudnnWarning, match=r"1 of \d entries .* numbers of the GPU that compiled them"):
+    with pytest.warns(CudnnWarning, match=r"1 of \d entries .* compiled elsewhere: it hangs"):
         assert ct.import_plans(file, verify=verify) == 0
+    (entry, *choices) = (one for one in decode(file.read_bytes()) if isinstance(one, StoredPlan))
+    if not entry.text:
+        (entry,) = (one for one in choices if one.text)
+    old = {name: value for name, value in entry.facts.items() if name != "unit"}
+    file.write_bytes(encode(entry._replace(key=entry.key.partition(" | unit ")[0], facts=old)))
+    with pytest.warns(CudnnWarning, match="1 of 1 entries .* compiled elsewhere: it hangs"):
+        assert ct.import_plans(file, verify=verify) == 0, "of an older version, or compiled without a GPU"
+    file.write_bytes(encode(entry))
     assert compilations(fake, dynamic=dynamic) == 0, "the plan of this GPU was replaced"
     assert len([entry for entry in plan_store().entries() if entry.text]) == 2
     plan_store().clear()
@@ -238,6 +247,23 @@ def test_plans_with_bound_kernels_are_imported_on_their_gpu_alone(
     assert ct.import_plans(file, verify=verify) == 1
     assert compilations(fake, dynamic=dynamic) == other
     assert compilations(fake, dynamic=dynamic) == 0
+
+
+def test_a_malformed_file_of_facts_is_not_taken_for_a_malformed_plan(
+    fake: FakeCudnn, gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ct.record_plans() as recorded:
+        compilations(fake)
+    ct.export_plans(tmp_path / "plans.file", recorded)
+    facts = tmp_path / "wrong.json"
+    facts.write_text('{"facts": [1]}')
+    monkeypatch.setattr(ct.config, "facts", str(facts))
+    forget()
+    with pytest.raises(FactsError, match=rf"^{facts}: line 1: a fact is not an object"):
+        ct.import_plans(tmp_path / "plans.file")
+    with pytest.raises(FactsError, match="line 1: a fact is not an object"):
+        compilations(fake)
+    assert len([entry for entry in plan_store().entries() if entry.text]) == 1
 
 
 def test_processes_of_several_gpus_compile_bound_kernels_at_once(

@@ -188,7 +188,7 @@ def _is_complete(graph: Graph) -> bool:
 def load(entry: StoredPlan, graph: Graph, context: Context | Planner) -> GraphPlan | str:
     """Load a plan as a call does; return the reason if it must not be used."""
     request = PlanRequest(graph, engine=entry.facts["candidate"]["algorithm"])
-    if plan_key(request, context) != entry.key:
+    if plan_key(request, context) != entry.key.partition(f" | {UNIT} ")[0]:
         return "no call finds it: its key is that of another GPU, version or graph"
     found = read_back(entry, request, context)
     return found if isinstance(found, str) else GraphPlan(graph, *found)
