@@ -7,10 +7,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import cudnn_ct as ct
 from cudnn_ct.cuda import foreign
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.array_key import array_key
@@ -83,6 +85,15 @@ TENSORS: dict[str, Callable[[], Any]] = {
     "host": lambda: 1.5,
     "shapeless": Shapeless,
     "sparse": lambda: torch.ones(4, 6).to_sparse_coo(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(4, 6)] * 2),
+    "jagged": lambda: torch.nested.nested_tensor([torch.ones(4, 6), torch.ones(3, 6)], layout=torch.jagged),
+    "expanded": lambda: torch.randn(2, 1, 6).expand(2, 4, 6),
+    "channels last": lambda: torch.randn(2, 4, 6, 1).to(memory_format=torch.channels_last),
+    "conjugate": lambda: torch.zeros(2, 4, 6, dtype=torch.complex64).conj().real,
+    "zeros without memory": lambda: torch._efficientzerotensor(2, 4, 6),
+    "meta": lambda: torch.empty(2, 4, 6, device="meta"),
+    "numpy": lambda: np.ones((2, 4, 6), np.float32),
+    "ours": lambda: ct.full((2, 4, 6), 1, "float32"),
 }
 MODES = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
 
@@ -95,6 +106,7 @@ def facts_of(found: Any) -> Any:
     return where, list(keys), list(pointers), outs
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_known_tensors_are_read_as_others() -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
