@@ -122,6 +122,7 @@ def on_gpu(
     files = ["--files", *FILES[kind]] if kind in FILES else []
     record = ["tools/gpu_record.py", "--record", str(RECORDS / f"{name}.json"), *more, *files]
     facts = ["-m", "tests.facts.canary", "--json", str(RECORDS / f"{name}-facts.json"), *more]
+    facts += ["--seconds", "10"]
     run = ["--oracle-minutes", str(minutes), "--shard", shard, "--run", *tested]
     commands = [[*record, *run]] if tested else []
     status = 0

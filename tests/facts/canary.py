@@ -21,7 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -79,24 +79,35 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=30, help="for the problems of one row")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the verdicts to this file")
+    parser.add_argument("--json", type=Path, help="write the verdicts to this file, but for those it has")
     parser.add_argument("--fakes", action="store_true", help="on the fakes of the tests")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
-        with on_fakes() if options.fakes else on_gpu() as place:
+        with on_fakes("full") if options.fakes else on_gpu() as place:
             print(json.dumps(_examined(_row(options.child), options, place)), flush=True)
             os._exit(0)
+    verdicts = _earlier(options)
+    known = {one["row"] for one in verdicts}
     wanted = [row for row in _rows() if not options.rows or row["name"] in options.rows]
     with ThreadPoolExecutor(options.jobs) as pool:
-        verdicts = list(pool.map(lambda row: _verdict(row, options), wanted))
-    for one in verdicts:
-        print(f"{one['verdict']:12} {one['row']:32} {one['text'][:160]}")
+        running = [pool.submit(_verdict, row, options) for row in wanted if row["name"] not in known]
+        for done in as_completed(running):
+            verdicts.append(one := done.result())
+            print(f"{one['verdict']:12} {one['row']:32} {one['text'][:160]}", flush=True)
+            if options.json:  # a run that is cut off goes on later
+                options.json.write_text(json.dumps({"seed": options.seed, "rows": verdicts}, indent=1) + "\n")
     counts = Counter(one["verdict"] for one in verdicts)
     print(f"seed {options.seed}:", ", ".join(f"{count} {name}" for name, count in counts.items()))
-    if options.json:
-        options.json.write_text(json.dumps({"seed": options.seed, "rows": verdicts}, indent=1) + "\n")
     return int("died" in counts)
+
+
+def _earlier(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the verdicts of the same seed that the file has, without those of processes that died."""
+    if options.json is None or not options.json.exists():
+        return []
+    found = json.loads(options.json.read_text())
+    return [one for one in found["rows"] if found["seed"] == options.seed and one["verdict"] != "died"]
 
 
 def _rows() -> list[dict[str, Any]]:
