@@ -115,23 +115,24 @@ def mapped_graph(
     node: Callable[[Node], Node] = lambda one: one,
 ) -> Graph:
     """Return a graph with changed tensors and nodes, sub-graphs included."""
+    nodes, operands = (tuple(_mapped(one, tensor, node) for one in part) for part in graph[:2])
+    return Graph(nodes, operands)
 
-    def mapped(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            ragged = None if value.ragged is None else mapped(value.ragged)
-            return tensor(value)._replace(ragged=ragged)
-        if isinstance(value, Graph):
-            return mapped_graph(value, tensor, node)
-        if isinstance(value, Node):
-            changed = node(value)
-            return changed._replace(
-                attributes={name: mapped(each) for name, each in changed.attributes.items()}
-            )
-        if isinstance(value, tuple) and any(isinstance(each, Tensor) for each in value):
-            return tuple(mapped(each) for each in value)
-        return value
 
-    return Graph(tuple(mapped(one) for one in graph.nodes), tuple(mapped(one) for one in graph.operands))
+def _mapped(value: Any, tensor: Callable[[Tensor], Tensor], node: Callable[[Node], Node]) -> Any:
+    """Return a part of a graph with changed tensors and nodes."""
+    if isinstance(value, Tensor):
+        ragged = None if value.ragged is None else _mapped(value.ragged, tensor, node)
+        return tensor(value)._replace(ragged=ragged)
+    if isinstance(value, Graph):
+        return mapped_graph(value, tensor, node)
+    if isinstance(value, Node):
+        changed = node(value)
+        attributes = {name: _mapped(each, tensor, node) for name, each in changed.attributes.items()}
+        return changed._replace(attributes=attributes)
+    if isinstance(value, tuple) and any(isinstance(each, Tensor) for each in value):
+        return tuple(_mapped(each, tensor, node) for each in value)
+    return value
 
 
 def why_static(graph: Graph) -> str:

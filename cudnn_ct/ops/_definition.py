@@ -51,6 +51,7 @@ class Definition(PointwiseMethods, ProductMethods, NormMethods):
             state = self._states[tensor._place]
             self._states[tensor._place] = state._replace(dtype=dtype, strides=strides)
         problem, first = self.define(*results.values()), self._specs[next(iter(results))]
+        self.given.clear()  # they refer to this
         # Engines compare strides, also those of tensors without memory.
         values = [
             value._replace(spec=value.spec._replace(strides=first.strides))
