@@ -74,7 +74,8 @@ def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: bool) 
     finally:
         end(recorded)
     if reason or not recorded:
-        unplanned(f"{caller()}: {problem}", reason or "cuDNN computes it by a function that needs no plan")
+        call = ": ".join(filter(None, (str(caller()), str(problem))))  # a file of calls has no lines
+        unplanned(call, reason or "cuDNN computes it by a function that needs no plan")
 
 
 def _plan(op: Operation, problem: Any, where: Any, scaled: bool) -> bool:

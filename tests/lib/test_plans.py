@@ -248,6 +248,14 @@ def test_compile_makes_plans_of_recorded_graphs_and_of_calls(tmp_path: Path) -> 
     assert found["calls"] <= found["program"]
 
 
+def test_compile_names_the_calls_of_a_file_by_their_problems(tmp_path: Path) -> None:
+    (tmp_path / "calls.json").write_text(
+        '{"calls": [{"function": "softmax", "arguments": {"x": {"shape": [4, 8], "dtype": "float16"}}}]}'
+    )
+    done = compile_cli(tmp_path / "calls.json", "--gpu", DEVICE, "-o", tmp_path / "plans", rejects=True)
+    assert "\n  no graph: softmax over axes [1]: x float16[4, 8] " in done.stdout
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
