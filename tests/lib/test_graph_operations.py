@@ -118,7 +118,8 @@ def test_normalisations_of_rows_become_plans() -> None:
 @in_child
 def test_norm_multiplies_with_float32_parameters_behind_the_normalisation() -> None:
     planner, problems = Planner(DEVICE), norms({"rows": (64, 64)})
-    for mode in ("layer_norm", "rms_norm"):
+    # From 9.27 on, layer norms subtract the mean first, and have other engines.
+    for mode in ("layer_norm", "rms_norm") if planner.library.version < 92700 else ("rms_norm",):
         for step in ("", " inference", " without bias"):
             problem = problems[f"{mode} rows float16 float32{step}"]
             source = source_of(problem)
