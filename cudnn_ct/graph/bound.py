@@ -55,7 +55,7 @@ def why_not_imported(entry: StoredPlan, devices_of_kind: Iterable[int]) -> str:
     reasons = [
         _reason(entry.text, entry.facts, target_of_device(device), device) for device in devices_of_kind
     ]
-    return "" if not all(reasons) or not reasons else f"compiled elsewhere: {reasons[0]}"
+    return f"compiled elsewhere: {reasons[0]}" if reasons and all(reasons) else ""
 
 
 def _reason(text: bytes, facts_of: Mapping[str, Any], target: Target, device: int | None) -> str:

@@ -128,6 +128,7 @@ _address = torch.Tensor.data_ptr
 
 def current_stream(device: int) -> Stream:
     """Return torch's current stream of a device."""
+    # As `foreign.PyTorch.current` does, which has to find torch first: most calls are on the default stream.
     if _current_on is not None and not _current_on(device):
         return streams.default_stream(device)
     assert _TORCH is not None
