@@ -193,7 +193,7 @@ def run_parts(
     """
     tests = [*_options(record, jobs), "-m", "not nightly and not alone"]
     alone = [*_options(record, 1), "-m", "alone and not nightly"]
-    shared = _environ("" if first else "add")
+    shared = _environ("" if first else "add", jobs)
     more, off = _environ("add"), {"CUDNN_CT_REPLAY": "0"}
     runs = {
         "imports": [(["--collect-only", "-qq"], dict(os.environ))],
@@ -223,8 +223,9 @@ def run_again(record: Path, jobs: int) -> int:
     parts: tuple[tuple[dict[str, str], list[str]], ...]
     parts = (({}, facts[FAILURES]), ({"CUDNN_CT_REPLAY": "0"}, facts["without_replays"][FAILURES]))
     for environ, tests in (one for one in parts if one[1]):
-        command = [sys.executable, "-m", "pytest", *tests, *_options(record, min(jobs, len(tests)))]
-        status = subprocess.run(command, cwd=ROOT, env=_environ(AGAIN) | environ).returncode
+        processes = min(jobs, len(tests))
+        command = [sys.executable, "-m", "pytest", *tests, *_options(record, processes)]
+        status = subprocess.run(command, cwd=ROOT, env=_environ(AGAIN, processes) | environ).returncode
         if status:
             return status
     print(judge(record)[1])
@@ -236,9 +237,16 @@ def _options(record: Path, jobs: int) -> list[str]:
     return [f"--gpu-record={record}", "-q", "-r", "fE", *shared]
 
 
-def _environ(mode: str) -> dict[str, str]:
+def _environ(mode: str, jobs: int = 1) -> dict[str, str]:
+    """Return the variables of a run, with the threads that the BLAS of each process may use.
+
+    A plugin of pytest may import NumPy before `tests/conftest.py` sets them. Then each process starts threads
+    for all cores, which wait for one another: `numpy.convolve` of 16,384 elements took 17 times as long.
+    """
     limit = os.environ.get("CUDNN_CT_WORKSPACE_LIMIT", WORKSPACE_LIMIT)
-    return {**os.environ, MODE: mode, "CUDNN_CT_WORKSPACE_LIMIT": limit}
+    threads = str(max(1, len(os.sched_getaffinity(0)) // jobs))
+    each = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), threads)
+    return {**os.environ, **each, MODE: mode, "CUDNN_CT_WORKSPACE_LIMIT": limit}
 
 
 def add_oracle(record: Path, minutes: float, jobs: int) -> int:
