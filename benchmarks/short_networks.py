@@ -1,4 +1,4 @@
-"""Whole networks against PyTorch's eager mode, without and with a captured graph, for `all.py`."""
+"""Whole networks against PyTorch: eager, as CUDA graphs, and compiled, for `all.py`."""
 
 from __future__ import annotations
 
@@ -11,42 +11,64 @@ from short_pairs import Pair, Row, drawn_tensor, rows_of
 
 WIDTH, HEADS, LAYERS, LENGTH = 768, 12, 12, 1024
 
+Call = Callable[..., Any]
 Weights = dict[str, Any]
 
 
 def networks(*, rounds: int, **_: Any) -> Iterator[Row]:
     """Yield inference of a GPT and of ResNet-50 and a training step of the GPT, eager and captured."""
-    pairs = {
+    yield from rows_of(pairs_of("eager", "captured / graph"), min(rounds, 5))
+
+
+def compiled(*, rounds: int, **_: Any) -> Iterator[Row]:
+    """Yield the captured ones against `torch.compile` with CUDA graphs, which compiles for a minute or so."""
+    yield from rows_of(pairs_of("captured / compiled"), min(rounds, 5))
+
+
+def pairs_of(*ways: str) -> dict[str, Callable[[], Pair]]:
+    """Return functions that make the networks, by their names."""
+    return {
         f"{name}, {how}": partial(make, how)
         for name, make in (
+            ("ResNet-50, batch 8", partial(resnet, 8)),
+            ("ResNet-50, batch 64", partial(resnet, 64)),
             ("GPT inference, batch 1", partial(gpt_inference, 1)),
             ("GPT inference, batch 8", partial(gpt_inference, 8)),
             ("GPT training, batch 8", gpt_training),
-            ("ResNet-50, batch 8", partial(resnet, 8)),
-            ("ResNet-50, batch 64", partial(resnet, 64)),
         )
-        for how in ("eager", "captured")
+        for how in ways
     }
-    yield from rows_of(pairs, min(rounds, 5))
 
 
-def pair_of(ours: Callable[..., Any], theirs: Callable[..., Any], how: str, x: Any, near: float) -> Pair:
-    """Return two functions of x, as they are, or both as CUDA graphs."""
+def pair_of(ours: Call, theirs: Call, how: str, x: Any, near: float, step: Call | None = None) -> Pair:
+    """Return two functions of x: as they are, or ours captured and theirs as a CUDA graph or compiled.
+
+    ``step`` makes a training step of the compiled function of PyTorch.
+    """
     import torch
 
     import cudnn_ct as ct
 
+    step = step or (lambda function, x: function(x))
     if how == "eager":
-        return Pair(lambda: ours(x), lambda: theirs(x), near)
+        return Pair(lambda: ours(x), lambda: step(theirs, x), near)
     captured = ct.capture(ours, operands="pointer")
+    if how == "captured / compiled":
+        fast = torch.compile(theirs, mode="reduce-overhead")
+
+        def run() -> Any:
+            torch.compiler.cudagraph_mark_step_begin()
+            return step(fast, x)
+
+        return Pair(lambda: captured(x), run, near)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
-            theirs(x)
+            step(theirs, x)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = theirs(x)
+        result = step(theirs, x)
 
     def replayed() -> Any:
         graph.replay()
@@ -152,13 +174,12 @@ def gpt_training(how: str, batch: int = 8) -> Pair:
         our_gpt(w, batch, x, kept)
         return our_gradients(w, given, kept, batch)["qkv0"]
 
-    def step(x: Any) -> Any:
+    def step(layers: Call, x: Any) -> Any:
         with torch.inference_mode(False), torch.enable_grad():
-            y = their_gpt(theirs, batch, x.clone(), gelu=False)
-            found = torch.autograd.grad(y, list(theirs.values()), ones.clone())
+            found = torch.autograd.grad(layers(x.clone()), list(theirs.values()), ones.clone())
         return dict(zip(theirs, found, strict=True))["qkv0"]
 
-    return pair_of(ours, step, how, x, near=1e-1)
+    return pair_of(ours, partial(their_gpt, theirs, batch, gelu=False), how, x, 1e-1, step)
 
 
 def our_gradients(w: Weights, dy: Any, kept: list[Any], batch: int) -> Weights:

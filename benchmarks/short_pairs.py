@@ -40,7 +40,7 @@ def measured(pair: Pair, rounds: int) -> Row:
     import torch
 
     with torch.inference_mode():
-        far = 0.0 if pair.near is None else distance(pair.ours(), pair.theirs())
+        far = 0.0 if pair.near is None else distance(pair)
         if pair.near is not None and not far <= pair.near:
             return {"far": far, "error": f"results differ by {far:.3g}"}
         for call in (pair.ours, pair.theirs):
@@ -58,11 +58,15 @@ def measured(pair: Pair, rounds: int) -> Row:
     }
 
 
-def distance(ours: Any, theirs: Any) -> float:
-    """Return the largest difference of the first results, relative to the largest element of theirs."""
+def distance(pair: Pair) -> float:
+    """Return the largest difference of the first results, relative to the largest element of theirs.
+
+    Both may write to the same memory, so the first result is copied before the second call.
+    """
     import torch
 
-    one, two = (first(result).double() for result in (ours, theirs))
+    one = first(pair.ours()).double().clone()
+    two = first(pair.theirs()).double()
     torch.cuda.synchronize()
     return float((one.reshape(two.shape) - two).abs().max() / two.abs().max().clamp_min(1e-30))
 
