@@ -1,10 +1,16 @@
-"""The table of all kinds of operations in a graph."""
+"""The table of all kinds of operations in a graph; the rule of a kind ``name`` is a function ``_name``."""
 
 from __future__ import annotations
 
-from .matrices import ATTENTION, MATRICES, NORMS
-from .pointwise import POINTWISE
-from .rules import Kind
-from .windows import MOVING, WINDOWS
+import json
 
-KINDS: dict[str, Kind] = {**POINTWISE, **MATRICES, **WINDOWS, **NORMS, **MOVING, **ATTENTION}
+from cudnn_doctor.read.files import resource
+
+from . import matrices, pointwise, windows
+from .rules import Kind
+
+_RULES = {**vars(pointwise), **vars(matrices), **vars(windows)}
+KINDS = {
+    name: Kind(_RULES[f"_{name}"], **{"row": name, **row})
+    for name, row in json.loads(resource("cudnn_ct/shapes/graph/kinds.json")).items()
+}

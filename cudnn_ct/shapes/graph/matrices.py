@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ..attention_rules import check_bias
 from ..checks import expect_dtype, expect_rank, expect_shape, some_axes
 from ..parse import as_choice
 from ..specs import Shape, TensorSpec
-from .rules import Kind, Result, Specs, broadcast, described
+from .rules import Result, Specs, broadcast
 
 
 def _matmul(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
@@ -92,46 +91,6 @@ def _moe_grouped_matmul(specs: Specs, attributes: dict[str, Any]) -> dict[str, R
 
 def _channels(shape: Shape) -> Shape:
     return (1, shape[1], *(1,) * (len(shape) - 2))
-
-
-_OF_BN = "y_sum y_sq_sum scale bias prev_running_mean prev_running_var accum_count epsilon"
-_BY_BN = "updated_running_mean updated_running_var saved_mean saved_inv_std eq_scale eq_bias"
-
-MATRICES = {
-    "matmul": Kind("matmul", {"a": "adesc", "b": "bdesc"}, {"c": "cdesc"}, _matmul, "comp_type"),
-    "reduction": Kind("reduction", {"x": "xdesc"}, {"y": "ydesc"}, _reduction, "comp_type"),
-    "gen_stats": Kind(
-        "gen_stats", {"x": "xdesc"}, {"sum": "sumdesc", "sq_sum": "sqsumdesc"}, _gen_stats, "math_prec"
-    ),
-    "bn_finalize": Kind(
-        "bn_finalize_statistics",
-        {**described(_OF_BN), "exp_average_factor": "exp_averate_factor_desc"},
-        described(_BY_BN),
-        _bn_finalize,
-        "math_prec",
-    ),
-    "bn_backward_weights": Kind(
-        "bn_backward_weights",
-        {**described("x dy mean"), "inv_std": "invstd_desc", "scale": "bn_scale_desc"},
-        {
-            "dscale": "dbn_scale_desc",
-            "dbias": "dbn_bias_desc",
-            "eq_dy_scale": "eq_dy_scale_desc",
-            "eq_x_scale": "eq_x_scale_desc",
-            "eq_bias": "eq_bias",
-        },
-        _bn_backward_weights,
-        "math_prec",
-    ),
-    "moe_grouped_matmul": Kind(
-        "moe_grouped_matmul",
-        described("token weight first_token_offset token_index token_ks"),
-        described("output"),
-        _moe_grouped_matmul,
-        "math_prec",
-        "9.15",
-    ),
-}
 
 
 # --- normalisations ----------------------------------------------------------------------------------------
@@ -229,38 +188,6 @@ def _kept(shape: Shape, axes: Shape) -> Shape:
     return tuple(1 if axis in axes else length for axis, length in enumerate(shape))
 
 
-_STATISTICS = {"mean": "mean_desc", "inv_variance": "inv_variance_desc"}
-
-NORMS = {
-    "norm_forward": Kind(
-        "norm_forward",
-        {
-            "x": "xdesc",
-            "scale": "scale_desc",
-            "bias": "bias_desc",
-            "epsilon": "epsilon_desc",
-            "running_mean": "input_running_mean_desc",
-            "running_var": "input_running_var_desc",
-            "exp_average_factor": "exp_avg_factor_desc",
-            **_STATISTICS,
-        },
-        {
-            "y": "ydesc",
-            "next_running_mean": "output_running_mean_desc",
-            "next_running_var": "output_running_var_desc",
-            **_STATISTICS,
-        },
-        _norm_forward,
-    ),
-    "norm_backward": Kind(
-        "norm_backward",
-        {"x": "xdesc", "dy": "dydesc", "scale": "scale_desc", "epsilon": "epsilon_desc", **_STATISTICS},
-        {"dx": "dxdesc", "dscale": "dscale_desc", "dbias": "dbias_desc"},
-        _norm_backward,
-    ),
-}
-
-
 # --- attention ---------------------------------------------------------------------------------------------
 
 
@@ -317,7 +244,7 @@ def _attended(specs: Specs) -> Shape:
     return (batch, heads, queries, v.shape[3])
 
 
-def _band_mask(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
+def _diagonal_band_mask(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
     expect_rank(specs["x"], "x", 4)
     return {"y": Result(specs["x"].shape, like=specs["x"])}
 
@@ -331,36 +258,19 @@ def _softmax(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     return results
 
 
-def _rotated(name: str, result: str, specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+def _rope(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    return {"y": _rotated("x", specs, attributes)}
+
+
+def _rope_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    return {"dx": _rotated("dy", specs, attributes)}
+
+
+def _rotated(name: str, specs: Specs, attributes: dict[str, Any]) -> Result:
     x, freqs = specs[name], specs["freqs"]
     expect_rank(x, name, 4)
     width = attributes.get("rope_dim") or x.shape[3]
     if not 0 < width <= x.shape[3] or width % 2:
         raise ValueError(f"rope_dim is invalid: got {width}, expected an even number up to {x.shape[3]}")
     expect_shape(freqs, "freqs", (x.shape[2], 1, 1, width))
-    return {result: Result(x.shape, like=x)}
-
-
-_rope, _rope_back = partial(_rotated, "x", "y"), partial(_rotated, "dy", "dx")
-
-
-_SEQUENCES = {"seq_len_q": "seq_len_qdesc", "seq_len_kv": "seq_len_kvdesc"}
-_BOUNDS = {"left_bound": "left_bound_desc", "shift_right_bound": "shift_right_bound_desc", "fill": "bdesc"}
-
-ATTENTION = {
-    # They have no node of their own: `ops.graph.attention` describes the operations of cuDNN.
-    "sdpa": Kind("", {}, {}, _sdpa, since="9.10.2"),
-    "sdpa_backward": Kind("", {}, {}, _sdpa_backward, since="9.10.2"),
-    "diagonal_band_mask": Kind(
-        "diagonal_band_mask",
-        {"x": "xdesc", **_BOUNDS, **_SEQUENCES},
-        {"y": "ydesc"},
-        _band_mask,
-        since="9.20",
-    ),
-    "softmax": Kind("softmax", {"x": "xdesc"}, {"y": "ydesc", "stats": "stats_desc"}, _softmax, since="9.20"),
-    "rope": Kind("rope_forward", {"x": "xdesc", "freqs": "freqsdesc"}, {"y": "ydesc"}, _rope, since="9.24"),
-    "rope_backward": Kind(
-        "rope_backward", {"dy": "dydesc", "freqs": "freqsdesc"}, {"dx": "dxdesc"}, _rope_back, since="9.25"
-    ),
-}
+    return Result(x.shape, like=x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .problem import GraphNode, GraphProblem
-from .rules import Kind, Result, Specs, broadcast, largest
+from .rules import Result, Specs, broadcast, largest
 
 COMPARISONS = ["cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le"]
 LOGICAL = ["logical_and", "logical_or", "logical_not"]
@@ -13,7 +13,7 @@ LOGICAL = ["logical_and", "logical_or", "logical_not"]
 WHOLE = ("abs", "add", "identity", "max", "min", "mul", "neg", "sub")
 
 
-def _infer(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+def _pointwise(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     mode = attributes["mode"]
     shape = broadcast(**{name: spec.shape for name, spec in specs.items()})
     like = largest(specs.values())
@@ -30,7 +30,7 @@ def _infer(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     return {"y": Result(shape, like=like)}
 
 
-def _infer_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
+def _pointwise_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
     shape = broadcast(**{name: spec.shape for name, spec in specs.items()})
     return {"dx": Result(shape, like=largest(specs.values()))}
 
@@ -45,13 +45,3 @@ def math_dtype(one: GraphNode, problem: GraphProblem) -> str:
     if whole and one.attribute("mode") not in ("gen_index", *COMPARISONS):
         return "int32"
     return problem.compute
-
-
-POINTWISE = {
-    "pointwise": Kind(
-        "pointwise", {"x": "xdesc", "b": "bdesc", "t": "tdesc"}, {"y": "ydesc"}, _infer, "math_prec"
-    ),
-    "pointwise_backward": Kind(
-        "pointwise", {"dy": "dydesc", "x": "xdesc"}, {"dx": "dxdesc"}, _infer_backward, "math_prec"
-    ),
-}

@@ -29,26 +29,14 @@ Infer = Callable[[Specs, dict[str, Any]], dict[str, Result]]
 
 
 class Kind(NamedTuple):
-    """A kind of operation: the attributes of cuDNN for its operands and results, and its rule.
+    """A kind of operation: a row of kinds.json, with the attributes of cuDNN by role, and its rule."""
 
-    A result in ``optional`` is computed only if the caller asks for it.
-    """
-
+    infer: Infer
     row: str  # in ``graph.operations.OPERATIONS``; empty for several operations of cuDNN
     operands: dict[str, str]
     results: dict[str, str]
-    infer: Infer
     compute: str = ""  # the attribute for the accumulation dtype, if it has one
     since: str = "9.0"  # the version of cuDNN that introduced it
-
-
-def described(roles: str) -> dict[str, str]:
-    """Return the attribute of cuDNN for each role, if its name is the role and ``_desc``.
-
-    >>> described("x scale")
-    {'x': 'x_desc', 'scale': 'scale_desc'}
-    """
-    return {role: f"{role}_desc" for role in roles.split()}
 
 
 def broadcast(**shapes: Shape) -> Shape:

@@ -11,7 +11,7 @@ from ..conv import conv_geometry, conv_output_shape
 from ..parse import as_choice, as_int
 from ..pooling import pool_geometry, pool_output_shape
 from ..specs import Shape, TensorSpec, check_shape
-from .rules import Kind, Result, Specs, described
+from .rules import Result, Specs
 
 POOLING = ("avgpool", "avgpool_exclude_padding", "maxpool")
 
@@ -124,31 +124,6 @@ def _pooled(x: TensorSpec, attributes: dict[str, Any]) -> Shape:
     return y
 
 
-WINDOWS = {
-    "conv_forward": Kind("conv_forward", {"x": "x", "w": "w"}, {"y": "y"}, _conv_forward, "comp_type"),
-    "conv_backward_data": Kind(
-        "conv_backward_data", {"dy": "dy", "w": "w"}, {"dx": "dx"}, _conv_backward_data, "comp_type"
-    ),
-    "conv_backward_filter": Kind(
-        "conv_backward_filter", {"dy": "dy", "x": "x"}, {"dw": "dw"}, _conv_backward_filter, "comp_type"
-    ),
-    "resample_forward": Kind(
-        "resample_forward",
-        {"x": "xdesc"},
-        {"y": "ydesc", "indices": "idxdesc"},
-        _resample_forward,
-        "comp_type",
-    ),
-    "resample_backward": Kind(
-        "resample_backward",
-        {"dy": "dydesc", "indices": "idxdesc", "x": "xdesc", "y": "ydesc"},
-        {"dx": "dxdesc"},
-        _resample_backward,
-        "comp_type",
-    ),
-}
-
-
 # --- elements that are moved, generated or requantised -----------------------------------------------------
 
 
@@ -236,14 +211,14 @@ def _paged_cache_load(specs: Specs, attributes: dict[str, Any]) -> dict[str, Res
     return {"y": Result(shape, container.dtype)}
 
 
-def _quantize(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+def _block_scale_quantize(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     x, size = specs["x"], as_int(attributes["block_size"], "block_size")
     dtype, scale = attributes.pop("dtype"), attributes.pop("scale_dtype")
     blocks = _blocks(x, size)
     return {"y": Result(x.shape, dtype, x, dtype), "scale": Result(blocks, scale, x, scale)}
 
 
-def _dequantize(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+def _block_scale_dequantize(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     x, size = specs["x"], as_int(attributes["block_size"], "block_size")
     expect_shape(specs["scale"], "scale", _blocks(x, size))
     return {"y": Result(x.shape, like=x)}
@@ -257,35 +232,3 @@ def _blocks(x: TensorSpec, size: int) -> tuple[int, ...]:
         raise ValueError("x is a number: expected a tensor with at least one axis")
     axis = max(range(len(x.shape)), key=lambda axis: (x.strides[axis] == 1, x.shape[axis], axis))
     return tuple(-(-n // size) if place == axis else n for place, n in enumerate(x.shape))
-
-
-MOVING = {
-    "reshape": Kind("reshape", {"x": "xdesc"}, {"y": "ydesc"}, _reshape),
-    "transpose": Kind("transpose", {"x": "xdesc"}, {"y": "ydesc"}, _transpose, since="9.22"),
-    "slice": Kind("slice", {"x": "xdesc"}, {"y": "ydesc"}, _slice, since="9.22"),
-    "concat": Kind("concat", {"*": "input_descs"}, {"y": "output_desc"}, _concat),
-    "rng": Kind("rng", {"seed": "seed", "offset": "offset_desc"}, {"y": "ydesc"}, _rng),
-    "paged_cache_load": Kind(
-        "paged_cache_load",
-        described("container page_table sequence"),
-        {"y": "ydesc"},
-        _paged_cache_load,
-        since="9.4",
-    ),
-    "block_scale_quantize": Kind(
-        "block_scale_quantize",
-        {"x": "xdesc"},
-        {"y": "ydesc", "scale": "scale_desc"},
-        _quantize,
-        "math_prec",
-        "9.7",
-    ),
-    "block_scale_dequantize": Kind(
-        "block_scale_dequantize",
-        {"x": "xdesc", "scale": "scale_desc"},
-        {"y": "ydesc"},
-        _dequantize,
-        "math_prec",
-        "9.7",
-    ),
-}
