@@ -1,4 +1,4 @@
-"""The package's settings: one table, each row an attribute and an environment variable.
+"""The package's settings: each row of settings.json is an attribute and an environment variable.
 
 The module has an underscore because ``ct.config`` is the object in it: a submodule of that name would take
 its place on the package as soon as anything imported it.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cudnn_doctor.read import variables
 from cudnn_doctor.read.variables import PREFIX, unknown_variables, variable_of
 
 from .errors import warn_caller
@@ -64,25 +65,38 @@ def _seconds(text: str | float) -> float:
 CERTIFY = ("new", "all", "off")
 
 
-class Setting(NamedTuple):
-    """One row: its default, its meaning, the accepted values in words and as types, and a parser of text."""
+class Kind(NamedTuple):
+    """A kind of setting: the accepted values in words and as types, and a parser of text."""
 
-    default: Any
-    meaning: str
-    takes: str = "True or False"
-    types: tuple[type, ...] = (bool,)
-    parse: Callable[[str], Any] = _boolean
+    takes: str
+    types: tuple[type, ...]
+    parse: Callable[[str], Any]
     check: Callable[[Any], object] = bool  # raises ValueError for a value of a right type
 
 
 _PATH = (str, os.PathLike, type(None))
-_setting: Any = Setting  # for type checkers, which see the types of values
+_KINDS = {
+    "boolean": Kind("True or False", (bool,), _boolean),
+    "path": Kind("a path or None", _PATH, str),
+    "folder": Kind("a path, 'off' or None", _PATH, str),
+    "algorithm": Kind("a policy or the name of an algorithm", (str,), _algorithm, _algorithm),
+    "bytes": Kind("a number of bytes or None", (int, type(None)), _bytes),
+    "count": Kind("a number", (int,), _count),
+    "seconds": Kind("a number of seconds", (int, float), _seconds, _seconds),
+    "certify": Kind("'new', 'all' or 'off'", (str,), _certify, _certify),
+}
 
-# Settings that affect a call and therefore belong to its cache key.
-_OF_CALLS = (
-    "allow_tf32", "algo", "deterministic", "workspace_limit", "autotune_max_engines",
-    "allow_runtime_compilation", "dynamic_shapes", "certify", "replay", "debug_sync",
-)  # fmt: skip
+
+class Setting(NamedTuple):
+    """A setting: a row of settings.json."""
+
+    default: Any
+    kind: str  # a key of `_KINDS`
+    of_calls: bool  # whether it affects a call, and therefore belongs to its cache key
+    meaning: str
+
+
+SETTINGS = {name: Setting(**row) for name, row in variables.SETTINGS.items()}
 
 
 class Snapshot(tuple[Any, ...]):
@@ -125,64 +139,22 @@ class Config:
 
     # Real attributes of the object, so that reading one in the path of a call costs nothing; writing one is
     # checked.
-    # fmt: off
-    library: str | None = _setting(
-        None, "the cuDNN to load: libcudnn.so.9 itself, or its folder", "a path or None", _PATH, str
-    )
-    allow_tf32: bool = _setting(True, "whether float32 work may use TF32 tensor cores")
-    algo: str = _setting(
-        "heuristic", "how an algorithm is chosen if a call does not name one",
-        "a policy or the name of an algorithm", (str,), _algorithm, _algorithm,
-    )
-    deterministic: bool = _setting(
-        False, "whether to use only algorithms whose results are the same from run to run"
-    )
-    workspace_limit: int | None = _setting(
-        None, "the largest workspace of an algorithm, in bytes",
-        "a number of bytes or None", (int, type(None)), _bytes,
-    )
-    autotune_max_engines: int = _setting(
-        16, "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
-        "a number", (int,), _count,
-    )
-    online_seconds: float = _setting(
-        1, "how long algo=\"online\" may try other candidates of a problem, over all of its calls",
-        "a number of seconds", (int, float), _seconds, _seconds,
-    )
-    allow_runtime_compilation: bool = _setting(
-        True, "whether to use engines that are compiled when they are created, which takes long"
-    )
-    dynamic_shapes: bool = _setting(
-        False, "whether engines of graphs use the kernels that were compiled for other sizes"
-    )
-    certify: str = _setting(
-        "new",
-        "which first results of engines are compared with a second opinion: those of ct.Graph and of "
-        "training fusions without a certificate, those of all plans, or none",
-        "'new', 'all' or 'off'", (str,), _certify, _certify,
-    )
-    certify_seconds: float = _setting(
-        2, "how long a comparison may look for a second opinion",
-        "a number of seconds", (int, float), _seconds, _seconds,
-    )
-    algo_cache: str | None = _setting(
-        None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
-        "a path, 'off' or None", _PATH, str,
-    )
-    facts: str | None = _setting(
-        None, "a file of further facts about cuDNN, such as engines that must not be used",
-        "a path or None", _PATH, str,
-    )
-    plan_cache: bool = _setting(
-        True, "whether compiled plans are stored on disk and loaded by later processes"
-    )
-    replay: bool = _setting(
-        True, "whether calls that repeat with the same memory are launched as CUDA graphs"
-    )
-    debug_sync: bool = _setting(
-        False, "whether to wait for each operation, so that an error on the device names it"
-    )
-    # fmt: on
+    library: str | None
+    allow_tf32: bool
+    algo: str
+    deterministic: bool
+    workspace_limit: int | None
+    autotune_max_engines: int
+    online_seconds: float
+    allow_runtime_compilation: bool
+    dynamic_shapes: bool
+    certify: str
+    certify_seconds: float
+    algo_cache: str | None
+    facts: str | None
+    plan_cache: bool
+    replay: bool
+    debug_sync: bool
     snapshot: Snapshot
     dnn: Any  # the flags of `cudnn_ct.dnn`, in a layer above this module; and as Theano spells each of them
     dnn__enabled: str
@@ -207,7 +179,7 @@ class Config:
             text = environ.get(variable_of(name))
             try:
                 if text:
-                    setattr(self, name, setting.parse(text))
+                    setattr(self, name, _KINDS[setting.kind].parse(text))
             except ValueError as error:  # a warning, because `import` must not fail for it
                 warn_caller(f"{variable_of(name)}={text!r} is ignored: {error}")
         for variable, meant in unknown_variables(environ).items():
@@ -220,7 +192,7 @@ class Config:
             return
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
-        _, _, takes, types, _, check = SETTINGS[name]
+        takes, types, _, check = _KINDS[SETTINGS[name].kind]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise TypeError(f"config.{name} is {takes}, not {value!r}")
         if isinstance(value, int) and value < 0:
@@ -235,7 +207,8 @@ class Config:
 
     def _refresh_snapshot(self) -> None:
         """Give the settings that affect a call one object, which is a part of cache keys."""
-        object.__setattr__(self, "snapshot", _snapshot(*[getattr(self, name) for name in _OF_CALLS]))
+        values = [getattr(self, name) for name, setting in SETTINGS.items() if setting.of_calls]
+        object.__setattr__(self, "snapshot", _snapshot(*values))
 
     def _flag(self, name: str) -> tuple[object, str]:
         """Return the owner and the last name of a flag in Theano's spelling; None if the name is not one."""
@@ -260,7 +233,6 @@ class Config:
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"
 
 
-SETTINGS = {name: row for name, row in vars(Config).items() if isinstance(row, Setting)}
 Config.__doc__ = f"{Config.__doc__}\n    The settings:\n\n" + "\n".join(
     f"    - ``{name}`` (default {row.default!r}): {row.meaning}" for name, row in SETTINGS.items()
 )

@@ -1,40 +1,22 @@
 """Names of the environment variables that the package reads, and the names that are meant by unknown ones.
 
-The doctor imports this module too: it has no imports beyond the standard library, and runs with Python 3.8.
+settings.json has the settings of `cudnn_ct._config` and the flags of `cudnn_ct_dnn.flags`. The doctor imports
+this module too: it has no imports beyond the standard library, and runs with Python 3.8.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from typing import Any
+
+from . import files as _files
 
 PREFIX = "CUDNN_CT_"
-
-# The settings of `_config`.
-SETTINGS = (
-    "library", "allow_tf32", "algo", "deterministic", "workspace_limit", "autotune_max_engines",
-    "online_seconds", "allow_runtime_compilation", "dynamic_shapes", "certify", "certify_seconds",
-    "algo_cache", "facts", "plan_cache", "replay", "debug_sync",
-)  # fmt: skip
-
-# The flags of `dnn.flags`.
-FLAGS = (
-    "dnn.enabled", "dnn.conv.algo_fwd", "dnn.conv.algo_bwd_filter", "dnn.conv.algo_bwd_data",
-    "dnn.conv.precision", "dnn.library_path", "dnn.include_path", "dnn.base_path",
-)  # fmt: skip
-
-# Flags of older versions of Theano, with those that replace them.
-REMOVED = {
-    "dnn.conv.workmem": ("dnn.conv.algo_fwd",),
-    "dnn.conv.workmem_bwd": ("dnn.conv.algo_bwd_filter", "dnn.conv.algo_bwd_data"),
-    "dnn.conv.algo_bwd": ("dnn.conv.algo_bwd_filter", "dnn.conv.algo_bwd_data"),
-    "dnn.bin_path": ("dnn.library_path",),
-}
-
-# Variables of the tests and benchmarks.
-_OF_TESTS = (
-    "hypothesis_profile", "mutants_killer", "mutants_reach", "reliability", "test_cudnns", "test_headers",
-    "test_validators", "test_windows",
-)  # fmt: skip
+TABLES: dict[str, Any] = json.loads(_files.resource("cudnn_doctor/read/settings.json"))
+SETTINGS: dict[str, dict[str, Any]] = TABLES["settings"]
+FLAGS: list[str] = TABLES["flags"]
+REMOVED: dict[str, list[str]] = TABLES["removed_flags"]  # with the flags that replace them
 
 
 def variable_of(name: str) -> str:
@@ -44,7 +26,7 @@ def variable_of(name: str) -> str:
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str]:
     """Return the variables that begin like those of the package but are not read, and the nearest ones."""
-    known = set(map(variable_of, SETTINGS + FLAGS + _OF_TESTS))
+    known = set(map(variable_of, [*SETTINGS, *FLAGS, *TABLES["of_tests"]]))
     stem = PREFIX.replace("_", "")
     unknown = (name for name in names if name.upper().replace("_", "").startswith(stem))
     return {name: _nearest(name) for name in sorted(set(unknown) - known)}
@@ -58,7 +40,7 @@ def _nearest(variable: str) -> str:
     name = variable.upper()
     if name in instead:
         return instead[name]
-    valid = list(map(variable_of, SETTINGS + FLAGS))
+    valid = list(map(variable_of, [*SETTINGS, *FLAGS]))
     words = set(name.split("_"))
     whole = [each for each in valid if words <= set(each.split("_"))]
     return (whole or get_close_matches(name, valid, 1, cutoff=0))[0]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _config, context
+from cudnn_ct import context
 from cudnn_ct._config import SETTINGS, config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.cuda import stream as streams
@@ -86,7 +86,8 @@ def test_conv_computes_while_other_threads_change_settings(
         done.set()
         for thread in changers:
             thread.join()
-    assert config.snapshot == tuple(getattr(config, name) for name in _config._OF_CALLS)
+    of_calls = [name for name, setting in SETTINGS.items() if setting.of_calls]
+    assert config.snapshot == tuple(getattr(config, name) for name in of_calls)
 
 
 def test_call_is_not_cached_when_a_setting_changed_meanwhile(
