@@ -7,30 +7,11 @@ import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cudnn_doctor.read.versions import format_version
+from cudnn_doctor.read.versions import format_version as format_version
 
 PACKAGES = ("cudnn_ct", "cudnn_ct_dnn")  # a program calls either of them
 
 MAX_SHOWN = 3  # reasons in the message of an error
-
-__all__ = [
-    "AllocationError",
-    "BadParamError",
-    "CudnnError",
-    "CudnnWarning",
-    "ExecutionFailedError",
-    "Explanation",
-    "InternalError",
-    "LibraryLoadError",
-    "LibraryNotFoundError",
-    "NotInitializedError",
-    "NotSupportedError",
-    "Reason",
-    "VersionMismatchError",
-    "error_from_status",
-    "format_version",
-    "warn_caller",
-]
 
 
 class CudnnError(RuntimeError):
