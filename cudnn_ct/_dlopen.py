@@ -82,10 +82,8 @@ def needed(installation: Installation) -> frozenset[str]:
 
 
 def open_needed(installation: Installation, cuda: int, cudnn: str) -> None:
-    """Open these libraries of a CUDA major version; ``cudnn`` is the cuDNN in the text of an error.
-
-    cuDNN gets a library of a name that is loaded already, and its own search may not reach the wheels.
-    """
+    """Open these libraries of a CUDA major version; ``cudnn`` is the cuDNN in the text of an error."""
+    # cuDNN gets a library of a name that is loaded already, and its own search may not reach the wheels.
     wanted = needed(installation)
     if "libnvrtc" in wanted:  # without it, cuDNN has fewer engines
         open_nvrtc(installation, (cuda,))
@@ -103,10 +101,8 @@ def open_needed(installation: Installation, cuda: int, cudnn: str) -> None:
 
 
 def open_nvrtc(installation: Installation, majors: Iterable[int]) -> tuple[str, ...]:
-    """Open the libnvrtc of CUDA major versions; return the paths of those that were found and loaded.
-
-    libcudnn_ext does not search the folders of wheels either, and takes one that is loaded already.
-    """
+    """Open the libnvrtc of CUDA major versions; return the paths of those that were found and loaded."""
+    # libcudnn_ext does not search the folders of wheels either, and takes one that is loaded already.
     opened = []
     for compiler in filter(None, (find_nvrtc(installation, cuda) for cuda in majors)):
         with suppress(LibraryLoadError):

@@ -162,10 +162,8 @@ def word_hint(word: object, allowed: Iterable[str]) -> str:
 
 
 def dtype_hint(dtype: object, names: Iterable[str]) -> str:
-    """Return the name of a dtype of another library, such as ``torch.float16``; else nothing.
-
-    An int is the second length of a shape that was not written as a tuple.
-    """
+    """Return the name of a dtype of another library, such as ``torch.float16``; else nothing."""
+    # An int is the second length of a shape that was not written as a tuple.
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         return "; write the shape as one tuple"
     if str(dtype) == "object":

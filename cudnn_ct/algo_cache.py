@@ -107,11 +107,9 @@ class Selection(SelectedPlan):
         return self._decision.fallback_reason(self._row)
 
     def run_first(self, context: Context, *arguments: Any, compare: bool) -> bool:
-        """Time the candidates, or compare the result with a second opinion if it has to be, and run.
-
-        The comparison writes to temporary memory, so that the run is the only one that the arrays see. A
-        capture forbids it: then, the next run compares.
-        """
+        """Time the candidates, or compare the result with a second opinion if it has to be, and run."""
+        # The comparison writes to temporary memory, so that the run is the only one that the arrays see. A
+        # capture forbids it: then, the next run compares.
         engine = self._row is None or self._row.backend == "graph"
         compare = compare and engine and self._graph is not None
         exploring = self._decision.exploration is not None and self.exploring

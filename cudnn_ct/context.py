@@ -145,11 +145,9 @@ class Context:
         return self._inner.idle()
 
     def workspace(self, nbytes: int) -> int:
-        """Return the address of ``nbytes`` of workspace or more, valid for one call on this stream.
-
-        Each thread has its own for each stream: kernels of another thread may be enqueued on the stream
-        between the kernels of one cuDNN call.
-        """
+        """Return the address of ``nbytes`` of workspace or more, valid for one call on this stream."""
+        # Each thread has its own for each stream: kernels of another thread may be enqueued on the stream
+        # between the kernels of one cuDNN call.
         if self.lent is not None and (address := self.lent.address(nbytes)) is not None:
             return address
         return int(self._memory(self._workspaces, nbytes, "a workspace").handle) if nbytes else 0

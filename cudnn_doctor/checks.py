@@ -71,10 +71,8 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
 
 
 def check_needed(found: LibrarySet) -> Iterator[Finding]:
-    """Check that libraries with which others are linked have the name that the linker searches for.
-
-    cuDNN opens its libraries by other names, too; a process that opens another one first cannot load it.
-    """
+    """Check that libraries with which others are linked have the name that the linker searches for."""
+    # cuDNN opens its libraries by other names, too; a process that opens another one first cannot load it.
     needed = {name for library in found.sound for name in library.elf.needed}
     shim = found.libraries.get("")
     for part, library in found.libraries.items() if shim and shim.file == found.file_name() else ():

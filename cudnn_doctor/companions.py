@@ -121,10 +121,8 @@ def check_libc(found: LibrarySet) -> Iterator[Finding]:
 
 
 def check_memory(found: LibrarySet, failed: bool = False) -> Iterator[Finding]:
-    """Check that the limit of the address space of this process allows to map the libraries.
-
-    If that failed, any limit is too low, because other libraries need memory too.
-    """
+    """Check that the limit of the address space of this process allows to map the libraries."""
+    # If that failed, any limit is too low, because other libraries need memory too.
     if found.root != "/" or found.windows:
         return
     with suppress(ImportError):

@@ -176,10 +176,8 @@ def static(
 
 
 def sort(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Sort findings by severity, then in the order of the table of codes; drop duplicates.
-
-    A cause to which the fixes of other findings refer precedes them, whatever its severity.
-    """
+    """Sort findings by severity, then in the order of the table of codes; drop duplicates."""
+    # A cause to which the fixes of other findings refer precedes them, whatever its severity.
     order = {name: place for place, name in enumerate(codes())}
     causes = {found.code for found in findings if any(f"see {found.code}" in each.fix for each in findings)}
     unique: dict[tuple[str, str], Finding] = {}
@@ -314,10 +312,8 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
 
 
 def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
-    """Replace the fix of a library that must be deleted, if the fix of another finding deletes it too.
-
-    Also if the packages need different cuDNNs, because it is a file of one of them.
-    """
+    """Replace the fix of a library that must be deleted, if the fix of another finding deletes it too."""
+    # Also if the packages need different cuDNNs, because it is a file of one of them.
     again, site = found.repair, records.site_of(found.folder)
     recorded = {os.path.join(site, path) for owner in found.owners for path in owner.record}
     strays = {library.path for library in found.libraries.values() if found.is_stray(library)}

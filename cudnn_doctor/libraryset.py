@@ -102,10 +102,8 @@ class LibrarySet(Installation):
         return self.kind == JIT
 
     def is_stray(self, library: Library) -> bool:
-        """Return whether this version does not have such a library.
-
-        Two others must have the version: of a single one, it may be the foreign one.
-        """
+        """Return whether this version does not have such a library."""
+        # Two others must have the version: of a single one, it may be the foreign one.
         row = SUBLIBRARIES.get(library.name)
         if row is None or self.version is None or self.version >= row.earliest:
             return False

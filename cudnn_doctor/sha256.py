@@ -31,10 +31,8 @@ def sha256(path: str) -> str:
 
 
 def sha256_of(paths: Iterable[str]) -> dict[str, str]:
-    """Hash many files in two threads, which takes half the time on two cores.
-
-    If no thread can start, because of a limit of processes, the calling thread hashes all files.
-    """
+    """Hash many files in two threads, which takes half the time on two cores."""
+    # If no thread can start, because of a limit of processes, the calling thread hashes all files.
     from threading import Thread  # takes 1 ms: only --deep hashes large files
 
     largest = sorted(paths, key=lambda path: -os.path.getsize(path))

@@ -125,21 +125,17 @@ class _GpuTimer:
         return events.elapsed(self._stream, work) / calls
 
     def cold(self, run: Run) -> float:
-        """Return the milliseconds of one call with a cold cache; 0 if the cache cannot be flushed.
-
-        The host enqueues the call while the device still flushes the cache, so this is device time alone.
-        """
+        """Return the milliseconds of one call with a cold cache; 0 if the cache cannot be flushed."""
+        # The host enqueues the call while the device still flushes the cache, so this is device time alone.
         if self._scratch is None:
             return 0.0
         memory.fill(int(self._scratch.handle), b"\0\0\0\0", self._size // 4, self._stream)
         return events.elapsed(self._stream, run)
 
     def first(self, run: Run) -> float:
-        """Return an upper bound of the device time of the first run, with host time subtracted.
-
-        The host loads kernels in a first run. Its clock starts before the device's, so that a wait for
-        another Python thread in between is not counted.
-        """
+        """Return an upper bound of the device time of the first run, with host time subtracted."""
+        # The host loads kernels in a first run. Its clock starts before the device's, so that a wait for
+        # another Python thread in between is not counted.
         begin, host = perf_counter(), 0.0
 
         def work() -> None:
@@ -194,11 +190,9 @@ def _prune(time: float, best: float) -> bool:
 
 
 def _quick_measure(run: Run, best: float, clock: _GpuTimer) -> _Samples:
-    """Measure a run until it is clearly slower than ``best``.
-
-    A descheduled host thread can inflate one sample. Before a run is rejected on a single sample that
-    contradicts its other samples, it is measured again.
-    """
+    """Measure a run until it is clearly slower than ``best``."""
+    # A descheduled host thread can inflate one sample. Before a run is rejected on a single sample that
+    # contradicts its other samples, it is measured again.
     samples = _Samples(run)
     first = clock.first(run)
     if first > SLOW * best + HOST_JITTER_MS:
@@ -217,10 +211,8 @@ def _quick_measure(run: Run, best: float, clock: _GpuTimer) -> _Samples:
 
 
 def _remeasure(near: dict[int, _Samples], best: float, clock: _GpuTimer) -> dict[int, Time]:
-    """Measure candidates that are close in rounds; one that falls behind is not in the next round.
-
-    It keeps a time longer than those of the candidates in the last round.
-    """
+    """Measure candidates that are close in rounds; one that falls behind is not in the next round."""
+    # It keeps a time longer than those of the candidates in the last round.
     calls = max(1, min(MAX_CALLS, int(ROUND / max(best, 1e-6))))
     times: dict[int, Time] = {}
     for _ in range(ROUNDS):
@@ -296,11 +288,9 @@ class _Scratch(NamedTuple):
 
     @classmethod
     def of(cls, spec: TensorSpec, stream: Stream) -> _Scratch:
-        """Allocate memory for a tensor.
-
-        Its bytes before each run are those of ordinary numbers, for elements that a candidate does not write
-        or adds to. Gaps between elements are 0, which leaves the largest magnitude as it is.
-        """
+        """Allocate memory for a tensor."""
+        # Its bytes before each run are those of ordinary numbers, for elements that a candidate does not
+        # write or adds to. Gaps between elements are 0, which leaves the largest magnitude as it is.
         (low, high), itemsize = spec.extent, GRAPH_DTYPES[spec.dtype].itemsize
         nbytes = (high - low) * itemsize or (high - low + 1) // 2  # two elements of 4 bits share a byte
         buffer = allocator.allocate(nbytes, stream, "a scratch result")
@@ -335,10 +325,8 @@ def outliers(
     names: Sequence[str],
     engines: Sequence[Hashable],
 ) -> dict[int, CudnnError]:
-    """Run candidates, given by their places; return the errors of those that fail or have other results.
-
-    The right results are those of most engines, whose variants count once; of the first one, if in doubt.
-    """
+    """Run candidates, given by their places; return the errors of those that fail or have other results."""
+    # The right results are those of most engines, whose variants count once; of the first one, if in doubt.
     errors: dict[int, CudnnError] = {}
     groups: list[tuple[str, list[Bytes]]] = []  # the name and the results of the first candidate of each
     group_of: dict[int, int] = {}

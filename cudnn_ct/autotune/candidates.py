@@ -207,11 +207,10 @@ def _lasting(failures: Sequence[CudnnError]) -> bool:
 
 
 def _of_the_candidate(failure: CudnnError) -> bool:
-    """Return whether a failure in a benchmark is due to the candidate, and not to the installation.
-
-    The error for a rejected engine has the status that cuDNN returned, which may be of another class. A
-    library that is missing from the installation is a defect of it, but not one that its wheel does not have.
-    """
+    """Return whether a failure in a benchmark is due to the candidate, and not to the installation."""
+    # The error for a rejected engine has the status that cuDNN returned, which may be of another class. A
+    # library that is missing from the installation is a defect of it, but not one that its wheel does not
+    # have.
     rejected = isinstance(failure, NotSupportedError | BadParamError)
     broken = isinstance(failure.__cause__ or failure, LibraryLoadError)
     return rejected and not broken and (failure.status or 0) < 4000
@@ -230,10 +229,8 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
 
 
 def heuristic_choice(problem: Problem, context: Context, request: AlgoRequest) -> Candidate | None:
-    """Return the candidate that the heuristics chose for a problem whose plan is stored.
-
-    Those for a described device may choose another one, so that their choice does not count.
-    """
+    """Return the candidate that the heuristics chose for a problem whose plan is stored."""
+    # Those for a described device may choose another one, so that their choice does not count.
     if not uses_plans():
         return None
     entry = plan_store().get(choice_key(context, *choice_of(problem, request)))

@@ -94,11 +94,9 @@ class NoRoomError(AllocationError):
 
 
 def _check_workspace(nbytes: int, best: float, context: Context) -> None:
-    """Raise if a workspace has no chance against the best time so far, or does not fit into memory.
-
-    A workspace is written at least once. If that takes longer than a run of the fastest candidate so far,
-    this candidate cannot be faster.
-    """
+    """Raise if a workspace has no chance against the best time so far, or does not fit into memory."""
+    # A workspace is written at least once. If that takes longer than a run of the fastest candidate so far,
+    # this candidate cannot be faster.
     if nbytes <= LARGE_WORKSPACE:
         return
     if nbytes / FASTEST_MEMORY > best:

@@ -160,10 +160,8 @@ class Record:
                     array.record_use(stream)
 
     def _staged(self, arrays: Sequence[DeviceArray], stream: Stream, current: OnStream) -> dict[int, Any]:
-        """Copy operands that lie in the memory of operands of the graph, and return the copies by place.
-
-        A result of an earlier launch may lie there. Copying another operand would overwrite it first.
-        """
+        """Copy operands that lie in the memory of operands of the graph, and return the copies by place."""
+        # A result of an earlier launch may lie there. Copying another operand would overwrite it first.
         staged = {}
         for place, (array, (_, target, first, nbytes)) in enumerate(zip(arrays, current.copies, strict=True)):
             source = array.pointer + first

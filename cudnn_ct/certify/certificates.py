@@ -114,12 +114,10 @@ OCTAVES = 2  # lengths from one power of 4 to the next are in one class
 
 
 def structure_of(graph: Graph) -> str:
-    """Return the structure of a graph as text: all of it that decides whether an engine computes it right.
-
-    Wrong results of engines depend on kinds of nodes, dtypes, layouts, and on whether lengths are odd,
-    multiples of vectors and tiles, or large. Graphs with the same structure share a certificate.
-    Values of float constants are left out, except for their class: 0, 1, negative, infinite or another one.
-    """
+    """Return the structure of a graph as text: all of it that decides whether an engine computes it right."""
+    # Wrong results of engines depend on kinds of nodes, dtypes, layouts, and on whether lengths are odd,
+    # multiples of vectors and tiles, or large. Graphs with the same structure share a certificate. Values of
+    # float constants are left out, except for their class: 0, 1, negative, infinite or another one.
     tensors = tensors_of_graph(graph)
     number = {uid: place for place, uid in enumerate(tensors)}
     rows = [_tensor(tensor, number) for tensor in tensors.values()]

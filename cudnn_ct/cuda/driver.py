@@ -87,12 +87,10 @@ def native(name: str, version: int = _NATIVE_VERSION) -> Any:
 
 @cache
 def core() -> Any:
-    """Return ``cuda.core``, imported at the first use.
-
-    Its ``__init__`` replaces its own ``__spec__``, which Python's lock of imports reads. So a thread that
-    imports it while another one does gets a part of it, and an import of ``cuda.core.utils`` fails. The
-    package ``cuda`` may be a redirection by cuda-bindings meanwhile, which has no attribute ``core``.
-    """
+    """Return ``cuda.core``, imported at the first use."""
+    # Its ``__init__`` replaces its own ``__spec__``, which Python's lock of imports reads. So a thread that
+    # imports it while another one does gets a part of it, and an import of ``cuda.core.utils`` fails. The
+    # package ``cuda`` may be a redirection by cuda-bindings meanwhile, which has no attribute ``core``.
     with _importing("cuda.core"):
         import cuda.core  # noqa: F401  # for the table of modules
 

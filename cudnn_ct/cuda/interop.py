@@ -121,12 +121,10 @@ def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] |
 
 
 def _producer_stream(obj: Any, device: int) -> Stream | None:
-    """Return the stream that the producer of an external array works on now, or None if it is unknown.
-
-    DLPack orders our stream after the producer, but not the reverse: memory that its owner frees must not be
-    reused on the producer's stream before our kernel is complete. Numba exports no stream for arrays that it
-    uses on the default stream.
-    """
+    """Return the stream that the producer of an external array works on now, or None if it is unknown."""
+    # DLPack orders our stream after the producer, but not the reverse: memory that its owner frees must not
+    # be reused on the producer's stream before our kernel is complete. Numba exports no stream for arrays
+    # that it uses on the default stream.
     library = foreign.owner_of(obj)
     if library is not None and library.has_streams:
         return library.current(device)

@@ -27,10 +27,8 @@ def marked(entry: StoredPlan, context: Context | Planner) -> StoredPlan | str:
 
 
 def key_here(store: PlanStore, key: str, context: Context | Planner) -> str:
-    """Return the key of the entry for this GPU alone if there is one, else that for all GPUs of its kind.
-
-    Machines may share a folder: with one entry, each of their GPUs would drop that of the others.
-    """
+    """Return the key of the entry for this GPU alone if there is one, else that for all GPUs of its kind."""
+    # Machines may share a folder: with one entry, each of their GPUs would drop that of the others.
     if isinstance(context, Context) and facts("stored", "all", target_of(context)):
         own = _own_key(key, context)
         if store.get(own) is not None:

@@ -23,11 +23,9 @@ PRODUCTS = CONVOLUTIONS | {"matmul": "cdesc"}
 
 
 def wrong_broadcasts(graph: Graph) -> Iterator[tuple[Tensor, TensorSpec]]:
-    """Yield operands of elementwise nodes that engines would repeat wrong, with the spec of the result.
-
-    Those for which cuDNN has no engine are among them if all nodes of the graph are elementwise. Attention,
-    which has two products of matrices, reads each tensor with its own strides.
-    """
+    """Yield operands of elementwise nodes that engines would repeat wrong, with the spec of the result."""
+    # Those for which cuDNN has no engine are among them if all nodes of the graph are elementwise. Attention,
+    # which has two products of matrices, reads each tensor with its own strides.
     rows = {one.row for one in graph.nodes}
     if sum(one.row == "matmul" for one in graph.nodes) > 1:
         return

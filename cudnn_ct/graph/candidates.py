@@ -113,11 +113,9 @@ def first_dynamic_engine(
 
 
 def engine_of_other_sizes(graph: Graph, rules: EngineRules, context: Context | Planner) -> Candidate | None:
-    """Return the engine whose kernels were compiled for other sizes of a graph; None if none is known.
-
-    The heuristics are not queried, and cuDNN checks whether the engine supports this size when its plan is
-    made; the workspace is known only then.
-    """
+    """Return the engine whose kernels were compiled for other sizes of a graph; None if none is known."""
+    # The heuristics are not queried, and cuDNN checks whether the engine supports this size when its plan is
+    # made; the workspace is known only then.
     if why_static(graph):
         return None
     graph = graph._replace(dynamic=True)

@@ -94,10 +94,8 @@ def _computed(graph: Graph) -> Iterator[_Change]:
 
 
 def _stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
-    """Yield changes of dtypes: of all operands that have one dtype, of all operands, and of one operand.
-
-    The latter becomes float32, or has the dtype of the first operand.
-    """
+    """Yield changes of dtypes: of all operands that have one dtype, of all operands, and of one operand."""
+    # The latter becomes float32, or has the dtype of the first operand.
     floats = [one for one in graph.operands if one.spec.dtype.startswith(("float", "bfloat"))]
     dtypes = sorted({one.spec.dtype for one in floats})
     for old in [(dtype,) for dtype in dtypes] + ([tuple(dtypes)] if len(dtypes) > 1 else []):

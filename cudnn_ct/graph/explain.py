@@ -67,11 +67,9 @@ def _offered(graph: Graph, context: Context | Planner) -> set[int]:
 
 
 def explanation_of_rejection(graph: Graph, context: Context | Planner, problem: Any) -> Explanation | None:
-    """Return the explanation for the error of a rejected problem; None if an engine supports the graph.
-
-    It is kept for further errors. An error while explaining does not replace the error that is explained.
-    Changed graphs are not planned: an error must not depend on how cuDNN handles other graphs.
-    """
+    """Return the explanation for the error of a rejected problem; None if an engine supports the graph."""
+    # It is kept for further errors. An error while explaining does not replace the error that is explained.
+    # Changed graphs are not planned: an error must not depend on how cuDNN handles other graphs.
     key = repr(graph), context.library.version, compute_capability(context)
     found: Explanation | None = _known.get(key)
     if found is None:
@@ -116,11 +114,9 @@ TRANSLATIONS = tuple(Translation(**row) for row in chain.from_iterable(_SECTIONS
 
 
 def translated(lines: tuple[Line, ...], facts: dict[str, Any]) -> tuple[str, str, str]:
-    """Return what must change, the reason in plain words, and cuDNN's line, for the lines of one engine.
-
-    The first line that names a property of the graph is taken, then one that names the GPU, and so on. A line
-    without a translation is returned as it is; what must change is known from its status.
-    """
+    """Return what must change, the reason in plain words, and cuDNN's line, for the lines of one engine."""
+    # The first line that names a property of the graph is taken, then one that names the GPU, and so on. A
+    # line without a translation is returned as it is; what must change is known from its status.
     found = [one for one in (_translated(line, facts) for line in lines) if one is not None]
     found = found or [("other", lines[0].text, lines[0].text)]
     return min(found, key=lambda one: KINDS.index(one[0]))
@@ -237,10 +233,9 @@ def parse(text: str) -> Line | None:
 
 @contextmanager
 def recorded(library: Any) -> Iterator[list[Line]]:
-    """Record cuDNN's failed checks of this thread, and restore the callback that was there before.
-
-    Messages of other threads go to that callback only after the recording. Threads record one after another.
-    """
+    """Record cuDNN's failed checks of this thread, and restore the callback that was there before."""
+    # Messages of other threads go to that callback only after the recording. Threads record one after
+    # another.
     lines: list[Line] = []
     with _lock:
         mask, user_data, previous = ctypes.c_uint(), ctypes.c_void_p(), cudnnCallback_t()
@@ -256,10 +251,8 @@ def recorded(library: Any) -> Iterator[list[Line]]:
 
 @cache
 def _callback() -> Any:
-    """Return the function that cuDNN calls with messages, which is never freed.
-
-    Another thread may have read its address before the recording ended, and call it afterwards.
-    """
+    """Return the function that cuDNN calls with messages, which is never freed."""
+    # Another thread may have read its address before the recording ended, and call it afterwards.
     return cudnnCallback_t(_record)
 
 

@@ -27,10 +27,8 @@ _COUNTING_PADDING = ("avgpool", "avgpool_include_padding")
 
 
 def check_layouts(graph: Graph, target: Target) -> None:
-    """Raise NotSupportedError if a fact says that engines compute a graph wrong.
-
-    Attention, which has two products of matrices, reads each tensor with its own strides.
-    """
+    """Raise NotSupportedError if a fact says that engines compute a graph wrong."""
+    # Attention, which has two products of matrices, reads each tensor with its own strides.
     if sum(one.row == "matmul" for one in graph.nodes) > 1:
         return
     if len(graph.nodes) == 1 and graph.nodes[0].row in broadcasts.CONVOLUTIONS:

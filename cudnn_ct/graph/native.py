@@ -21,10 +21,8 @@ from .plan_store import plan_store
 
 
 def operation_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
-    """Return the native graph, for the device of a context or of a planner; a context has the last one.
-
-    The heuristics and the plan of a new problem need the same graph.
-    """
+    """Return the native graph, for the device of a context or of a planner; a context has the last one."""
+    # The heuristics and the plan of a new problem need the same graph.
     if isinstance(context, Planner):
         return _native_graph(graph, context)
     text = repr(graph)  # unlike equality, it distinguishes 0.0 and -0.0
@@ -48,12 +46,10 @@ def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor
 
 
 def _topology(graph: Graph) -> str:
-    """Return all of a graph that its compiled kernels may depend on; graphs with the same text share them.
-
-    cuDNN would share kernels for any sizes. Here the contiguous axes have to be equal, such as the inner
-    axes of a product: they decide how kernels load and what a block computes. Tensors with fewer axes, such
-    as a bias, do not count, because their contiguous axis is another.
-    """
+    """Return all of a graph that its compiled kernels may depend on; graphs with the same text share them."""
+    # cuDNN would share kernels for any sizes. Here the contiguous axes have to be equal, such as the inner
+    # axes of a product: they decide how kernels load and what a block computes. Tensors with fewer axes, such
+    # as a bias, do not count, because their contiguous axis is another.
     tensors = tensors_of_graph(graph)
     long = [
         [pair for pair in zip(one.spec.strides, one.spec.shape, strict=True) if pair[1] != 1]
@@ -77,11 +73,9 @@ def _named(value: Any) -> Any:
 
 
 def _without_sizes(tensor: Tensor) -> Any:
-    """Return a tensor with the facts of its spec that compiled kernels depend on, and without its value.
-
-    These are the dtype, the axes of length 1, the order and the alignment of the strides, and whether offsets
-    fit 31 bits.
-    """
+    """Return a tensor with the facts of its spec that compiled kernels depend on, and without its value."""
+    # These are the dtype, the axes of length 1, the order and the alignment of the strides, and whether
+    # offsets fit 31 bits.
     shape, strides, dtype = tensor.spec
     order = sorted(range(len(shape)), key=strides.__getitem__)
     aligned = [

@@ -63,10 +63,8 @@ class Planner:
 
 
 def target(context: Context | Planner, kind: str) -> dict[str, object]:
-    """Return the attribute that states the device of a descriptor of a kind, and its value.
-
-    Graphs and plans take a handle; heuristics, engines and plans take the properties of a device.
-    """
+    """Return the attribute that states the device of a descriptor of a kind, and its value."""
+    # Graphs and plans take a handle; heuristics, engines and plans take the properties of a device.
     if isinstance(context, Planner):
         return {} if kind == "operationgraph" else {"deviceprop": context.properties}
     return {"handle": context.handle} if kind in ("operationgraph", "execution_plan") else {}
@@ -100,10 +98,8 @@ def compute_capability(context: Context | Planner | ShapesOnly) -> tuple[int, in
 
 
 def target_of(context: Context | Planner | ShapesOnly | None) -> Target:
-    """Return the cuDNN and the GPU of a context, for which facts are selected; None stands for all GPUs.
-
-    Without a cuDNN, calls on shapes follow the facts about the version of the bindings.
-    """
+    """Return the cuDNN and the GPU of a context, for which facts are selected; None stands for all GPUs."""
+    # Without a cuDNN, calls on shapes follow the facts about the version of the bindings.
     if isinstance(context, Context):  # most targets: without further calls
         capability: tuple[int, int] | None = devices.compute_capability(context.device)
     else:

@@ -136,11 +136,9 @@ def _mapped(value: Any, tensor: Callable[[Tensor], Tensor], node: Callable[[Node
 
 
 def why_static(graph: Graph) -> str:
-    """Return why a graph should not be dynamic; an empty text if it may be.
-
-    Only graphs whose results at other sizes were compared on a GPU may be. No engine supports dynamic graphs
-    of pointwise operations and reductions alone, in 9.19 and 9.28.
-    """
+    """Return why a graph should not be dynamic; an empty text if it may be."""
+    # Only graphs whose results at other sizes were compared on a GPU may be. No engine supports dynamic
+    # graphs of pointwise operations and reductions alone, in 9.19 and 9.28.
     rows = {one.row for one in graph.nodes}
     dtypes = {tensor.spec.dtype for tensor in tensors_of_graph(graph).values()}
     untested = [*sorted(rows - _COMPARED_ROWS), *sorted(dtypes - _COMPARED_DTYPES)]

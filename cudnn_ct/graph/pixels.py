@@ -21,11 +21,9 @@ def pixels(count: int, channels: int, dtype: str) -> TensorSpec:
 
 
 def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
-    """Return a plan for contiguous arrays, the result last; ``make`` returns a plan for images of pixels.
-
-    A remainder of fewer elements than a pixel has is a call of its own. No engine supports a single element,
-    so a remainder of one joins the last pixel, and an array of one is computed as two.
-    """
+    """Return a plan for contiguous arrays, the result last; ``make`` returns a plan for images of pixels."""
+    # A remainder of fewer elements than a pixel has is a call of its own. No engine supports a single
+    # element, so a remainder of one joins the last pixel, and an array of one is computed as two.
     if specs[0].size == 1:
         return _from_pairs(make(*(pixels(1, 2, spec.dtype) for spec in specs)), specs)
     whole, rest = divmod(specs[0].size, CHANNELS)

@@ -129,11 +129,9 @@ def _facts(candidate: Candidate, context: Context | Planner, call: str = "") -> 
 def to_store(
     request: PlanRequest, native: BackendDescriptor, candidate: Candidate, context: Context | Planner
 ) -> StoredPlan | str:
-    """Return a plan for the store; the reason if it cannot be stored.
-
-    cuDNN 9.28 omits the tensors of sub-graphs and ragged offsets from the JSON of a plan. A plan of a dynamic
-    graph shares compiled kernels with other plans, which are stored in its place.
-    """
+    """Return a plan for the store; the reason if it cannot be stored."""
+    # cuDNN 9.28 omits the tensors of sub-graphs and ragged offsets from the JSON of a plan. A plan of a
+    # dynamic graph shares compiled kernels with other plans, which are stored in its place.
     facts = _facts(candidate, context, request.call or str(caller()))
     if request.graph.dynamic:
         cache = operation_graph(request.graph, context).kernel_cache

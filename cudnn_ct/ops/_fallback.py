@@ -121,11 +121,9 @@ _NONE_LEFT = NotChosen("every implementation was rejected, and the next call tri
 def _makers(
     problem: Any, implementations: Sequence[Implementation], relayout: bool, aligned: bool
 ) -> list[Callable[[Context], Plan | None]]:
-    """Return makers of plans on the operands in their current layout, then on packed copies of some.
-
-    For misaligned operands, implementations that need no copy come first, and the plans of the others make
-    the copies.
-    """
+    """Return makers of plans on the operands in their current layout, then on packed copies of some."""
+    # For misaligned operands, implementations that need no copy come first, and the plans of the others make
+    # the copies.
     if not any(spec.size for spec in problem.results):
         return [lambda _: zero_or_scale(problem.results[0])]
     ordered = sorted(implementations, key=lambda one: one.aligned and not aligned)

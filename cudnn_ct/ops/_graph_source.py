@@ -155,10 +155,8 @@ class GraphSource(CandidateSource):
         return self.before is None and getattr(problem, "aligned", True)
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
-        """Return the first choice of the first mode, then all engines of each mode.
-
-        With dynamic shapes, they come after the engine of other sizes and the first dynamic one.
-        """
+        """Return the first choice of the first mode, then all engines of each mode."""
+        # With dynamic shapes, they come after the engine of other sizes and the first dynamic one.
         stages: list[Heuristic] = [*self.before.heuristics(problem)] if self.before else []
         if self.dynamic:
             stages += [partial(self._of_other_sizes, problem), partial(self._first_dynamic, problem)]
@@ -166,10 +164,8 @@ class GraphSource(CandidateSource):
         return [*stages, *(partial(self._engines, problem, mode) for mode in HEURISTICS)]
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-        """Return up to ``max_engines`` engines to time, runtime-compiled ones only if they are wanted.
-
-        With dynamic shapes, static engines are timed only if no dynamic one exists.
-        """
+        """Return up to ``max_engines`` engines to time, runtime-compiled ones only if they are wanted."""
+        # With dynamic shapes, static engines are timed only if no dynamic one exists.
         own = self._timed(problem, context, request)
         if self.before is None:
             return own

@@ -145,11 +145,9 @@ ORDER = (1, 0)  # the second configuration of the heuristics is faster by 5 to 1
 
 
 def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan | None:
-    """Return a graph plan for large contiguous operands of one memory order; None for others.
-
-    Its engine reaches the memory bandwidth, the C functions half of it. It is compiled when the plan is made,
-    which takes 0.2 s. Without C functions, all sizes are computed so.
-    """
+    """Return a graph plan for large contiguous operands of one memory order; None for others."""
+    # Its engine reaches the memory bandwidth, the C functions half of it. It is compiled when the plan is
+    # made, which takes 0.2 s. Without C functions, all sizes are computed so.
     tensors = list(tensors_of(problem).values())
     first, spec, legacy = tensors[0], problem.params, not load().lacks("ops")
     if not in_one_order(*tensors) or not spec.propagate_nan or not config.allow_runtime_compilation:

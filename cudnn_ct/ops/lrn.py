@@ -122,10 +122,8 @@ def _plan(problem: LayerProblem[LRNSpec]) -> CallPlan:
 
 
 def lrn_by_graphs(problem: LayerProblem[LRNSpec], context: Context) -> Plan | None:
-    """Return a plan by graphs of pixels with channels last, for a cuDNN without legacy calls.
-
-    A sum over channels is an average pooling of an image whose rows are the pixels.
-    """
+    """Return a plan by graphs of pixels with channels last, for a cuDNN without legacy calls."""
+    # A sum over channels is an average pooling of an image whose rows are the pixels.
     tensors = list(tensors_of(problem).values())
     shape = tuple(n if axis == 1 else 1 for axis, n in enumerate(tensors[0].shape))
     matrix = matrix_of(tensors, [TensorSpec.packed(shape, layout="nhwc")])

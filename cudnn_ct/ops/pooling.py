@@ -203,10 +203,8 @@ def gradient_in_c_order(problem: Problem) -> Program | None:
 
 
 def padded_pooling(problem: Problem) -> Program:
-    """Return a plan on a padded copy, if the padding differs between the two sides of an axis.
-
-    A gradient is computed for the padded copy, and its part inside of the padding is copied.
-    """
+    """Return a plan on a padded copy, if the padding differs between the two sides of an axis."""
+    # A gradient is computed for the padded copy, and its part inside of the padding is copied.
     geometry, mode, _ = problem.params
     x, y, *_ = tensors_of(problem).values()
     if x.dtype == "int8":
@@ -243,10 +241,8 @@ LARGEST = 127  # elements of a window, whose places are int8
 
 
 def pooling_by_graphs(problem: Problem, context: Context) -> Plan | None:
-    """Return a plan by graphs of images with channels last, for a cuDNN without legacy calls.
-
-    The gradient of a maximum runs the pooling again for the places of the maxima.
-    """
+    """Return a plan by graphs of images with channels last, for a cuDNN without legacy calls."""
+    # The gradient of a maximum runs the pooling again for the places of the maxima.
     tensors = images(*tensors_of(problem).values())
     (window, padding, stride), mode, propagate_nan = problem.params
     if not all("nhwc" in spec.layouts for spec in tensors) or tensors[0].dtype not in DTYPES_OF_ENGINES:
@@ -293,10 +289,8 @@ def _skips_nan(dtype: str, context: Context) -> bool:
 
 
 def _with_nan(plan: Plan, x: Tensor, y: Tensor, how: dict[str, Any], context: Context) -> Plan:
-    """Return a plan of maxima that skip NaN, and of what propagates it.
-
-    The average of magnitudes is NaN only if one of them is, and its tanh is finite: times 0 it is 0 or NaN.
-    """
+    """Return a plan of maxima that skip NaN, and of what propagates it."""
+    # The average of magnitudes is NaN only if one of them is, and its tanh is finite: times 0 it is 0 or NaN.
     average = how | {
         "mode": _GRAPH_MODES["average_exc_pad"],
         "padding_mode": "zero_pad",

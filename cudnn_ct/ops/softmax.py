@@ -125,10 +125,8 @@ def softmax_plan(problem: LayerProblem[SoftmaxParams]) -> CallPlan:
 
 
 def softmax_of_rows(problem: LayerProblem[SoftmaxParams]) -> CallPlan | None:
-    """Return a plan of the mode that sums whole images, if it is faster; the sums of rows are the same.
-
-    It is faster for gradients, because the other mode sums a row in one thread, and for long rows.
-    """
+    """Return a plan of the mode that sums whole images, if it is faster; the sums of rows are the same."""
+    # It is faster for gradients, because the other mode sums a row in one thread, and for long rows.
     tensors = _folded(problem)
     first = tensors[0]
     faster = problem.dx is not None or (first.shape[1] > LONG and first.dtype == "float32")

@@ -31,10 +31,8 @@ def scalar_type(compute: str) -> Any:
 
 
 def scalar_bytes(dtype: str, value: float = 0.0) -> Any:
-    """Return a pointer to the value that ``cudnnSetTensor`` sets elements of a dtype to.
-
-    For half precision it is a float32, in contrast to the manual: cuDNN 9.19 reads four bytes and rounds.
-    """
+    """Return a pointer to the value that ``cudnnSetTensor`` sets elements of a dtype to."""
+    # For half precision it is a float32, in contrast to the manual: cuDNN 9.19 reads four bytes and rounds.
     row = DTYPES[dtype]
     if value == 0 and copysign(1, value) > 0:
         return ctypes.byref((ctypes.c_char * 8)())

@@ -41,10 +41,8 @@ def op_tensor_of(
 
 
 def cast_plan(x: TensorSpec, y: TensorSpec) -> Plan:
-    """Return a plan of ``cudnnOpTensor`` with two dtypes: the maximum of x and x.
-
-    float16 and bfloat16 are converted to each other through float32, which is exact.
-    """
+    """Return a plan of ``cudnnOpTensor`` with two dtypes: the maximum of x and x."""
+    # float16 and bfloat16 are converted to each other through float32, which is exact.
     if not x.representable:
         return _on_packed(x, lambda packed: cast_plan(packed, y))
     halves = {x.dtype, y.dtype} - {"float32"}
@@ -164,11 +162,9 @@ _SMALLEST = {"float32": 2.0**-126, "float64": 2.0**-1022}
 
 
 def _difference(compute: str) -> OpTensorDescriptor:
-    """Return the operation that computes x times 0 as x - x.
-
-    cuDNN 9.19 does not read x for a factor of 0, and so misses infinity and NaN. The sum with beta y may be
-    rounded before x is subtracted, so x is as small as a factor makes it.
-    """
+    """Return the operation that computes x times 0 as x - x."""
+    # cuDNN 9.19 does not read x for a factor of 0, and so misses infinity and NaN. The sum with beta y may be
+    # rounded before x is subtracted, so x is as small as a factor makes it.
     return OpTensorDescriptor.cached(OpTensorSpec("add", compute, True))
 
 
@@ -291,10 +287,8 @@ def _in_bytes(spec: TensorSpec) -> TensorSpec:
 
 
 def duplicate_plan(spec: TensorSpec) -> Plan:
-    """Return a plan that copies a tensor to other memory with the same strides; runs have no factors.
-
-    The bytes of a dense tensor are copied by the driver, which takes every dtype and address.
-    """
+    """Return a plan that copies a tensor to other memory with the same strides; runs have no factors."""
+    # The bytes of a dense tensor are copied by the driver, which takes every dtype and address.
     return _memcpy(spec) if spec.is_dense else copy_plan(spec, spec)
 
 

@@ -31,11 +31,9 @@ def pad_axes_to_4d(axes: Sequence[Axis], specs: Sequence[TensorSpec]) -> list[Te
 
 
 def tile(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
-    """Return a plan for tensors of any rank; ``make`` returns a plan for specs of four or five axes.
-
-    Axes with strides or numbers of elements that no descriptor holds are divided into pieces; axes that are
-    too many are divided into single indices. The plan makes a call for each piece.
-    """
+    """Return a plan for tensors of any rank; ``make`` returns a plan for specs of four or five axes."""
+    # Axes with strides or numbers of elements that no descriptor holds are divided into pieces; axes that are
+    # too many are divided into single indices. The plan makes a call for each piece.
     axes = coalesce(specs)
     calls = list(islice(_pieces(axes, (0,) * len(specs)), MAX_CALLS + 1))
     if len(calls) > MAX_CALLS:

@@ -178,10 +178,8 @@ def gradient_hint(names: tuple[str, ...], groups: object, *, x: Shape, w: Shape,
 
 
 def filter_hint(x: Shape, w: Shape, groups: int) -> str:
-    """Return the correction after which filters of shape ``w`` fit ``x``; empty if none explains it.
-
-    The corrections are a batch axis, axes in the order of other libraries, exchanged operands, and groups.
-    """
+    """Return the correction after which filters of shape ``w`` fit ``x``; empty if none explains it."""
+    # The corrections are a batch axis, axes in the order of other libraries, exchanged operands, and groups.
     if min(len(x), len(w)) < 2:
         return ""
     if len(w) != len(x):
@@ -226,10 +224,8 @@ def _fits(x: Shape, w: Shape, groups: int) -> bool:
 
 
 def cast_hint(**dtypes: str) -> str:
-    """Return how one of two operands gets the dtype of the other; empty if they are not floats.
-
-    The operand in float64 is cast, because that is NumPy's default dtype.
-    """
+    """Return how one of two operands gets the dtype of the other; empty if they are not floats."""
+    # The operand in float64 is cast, because that is NumPy's default dtype.
     (first, one), (second, two) = dtypes.items()
     if not {one, two} <= {"float16", "bfloat16", "float32", "float64"}:
         return ""

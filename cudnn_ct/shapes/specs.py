@@ -286,10 +286,8 @@ def nearest_layout(*specs: TensorSpec) -> Layout:
 
 
 def _stated_layout(spec: TensorSpec) -> Layout | None:
-    """Return the layout that strides imply, or None.
-
-    With one channel, or images of one pixel, only the strides of axes of length 1 distinguish the layouts.
-    """
+    """Return the layout that strides imply, or None."""
+    # With one channel, or images of one pixel, only the strides of axes of length 1 distinguish the layouts.
     if not 3 <= len(spec.shape) <= 5:
         return "nchw"
     layouts = spec.layouts

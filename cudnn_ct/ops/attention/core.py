@@ -96,19 +96,15 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
 
 
 def value_head(head: int, value_head: int, *, gradient: bool, packed: bool) -> int:
-    """Return the columns of v, y and dy in a graph; those behind ``value_head`` are zeros.
-
-    Values as wide as the keys avoid the fact `NARROW`, which is about the only engine.
-    """
+    """Return the columns of v, y and dy in a graph; those behind ``value_head`` are zeros."""
+    # Values as wide as the keys avoid the fact `NARROW`, which is about the only engine.
     widens = gradient and packed and narrow_values(head, value_head) and not ignores(NARROW)
     return head if widens else value_head
 
 
 def _needs_lengths(problem: AttentionProblem, version: int) -> bool:
-    """Return whether the graph of a problem must mask the end of the keys although no lengths are given.
-
-    The end of a tile of keys is not masked, and gradients are NaN for rows of very low statistics.
-    """
+    """Return whether the graph of a problem must mask the end of the keys although no lengths are given."""
+    # The end of a tile of keys is not masked, and gradients are NaN for rows of very low statistics.
     (subject,) = subjects_of(problem)
     return any(NO_LENGTHS in fact.when for fact in applying("rewrite", subject, Target(version)))
 
@@ -214,10 +210,8 @@ def _wider(spec: TensorSpec, columns: int) -> TensorSpec | None:
 
 
 def _with_readable_bias(parts: tuple[Part, ...], problem: AttentionProblem, queries: int) -> tuple[Part, ...]:
-    """Copy a bias of another dtype than q, and for a gradient one that all queries share.
-
-    cuDNN computes wrong gradients with a shared one.
-    """
+    """Copy a bias of another dtype than q, and for a gradient one that all queries share."""
+    # cuDNN computes wrong gradients with a shared one.
 
     def readable(part: Part) -> Part:
         spec = part.copy or part.spec

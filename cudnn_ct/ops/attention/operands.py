@@ -89,10 +89,8 @@ def uploaded(values: Any, dtype: str, where: Stream, name: str = "offsets") -> D
 
 
 def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], band: Band) -> None:
-    """Check lengths in host memory, and end them before queries that a window leaves no keys.
-
-    Lengths on the device cannot be read without waiting.
-    """
+    """Check lengths in host memory, and end them before queries that a window leaves no keys."""
+    # Lengths on the device cannot be read without waiting.
     q, v = given["q"].shape, given["v"].shape
     if len(q) != 4 or len(v) != 4:
         return  # the problem reports it

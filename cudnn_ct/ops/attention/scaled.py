@@ -106,10 +106,8 @@ _KEY = object()
 
 
 def completed(problem: ScaledAttentionProblem) -> ScaledAttentionProblem:
-    """Return the problem of the graph: with all scales and amax, on operands that kernels can load.
-
-    It has lengths where a kernel would count other rows than queries in amax.
-    """
+    """Return the problem of the graph: with all scales and amax, on operands that kernels can load."""
+    # It has lengths where a kernel would count other rows than queries in amax.
     one = TensorSpec.packed((1,), "float32")
     stats = None if problem.stats is None else TensorSpec.packed(problem.stats.shape, "float32")
     changed: dict[str, Any] = dict.fromkeys((*rules.SCALES, "amax"), one)
@@ -189,10 +187,8 @@ def _defaults_of(context: Context) -> DeviceNumbers:
 
 
 def _complete(inner: Plan, problem: ScaledAttentionProblem) -> Program:
-    """Return a plan of a graph, with memory for what the graph has and a call lacks.
-
-    cuDNN takes the larger one of amax and the contents of its memory, so that is zero before a run.
-    """
+    """Return a plan of a graph, with memory for what the graph has and a call lacks."""
+    # cuDNN takes the larger one of amax and the contents of its memory, so that is zero before a run.
     core, given = completed(problem), list(tensors_of(problem))
     weight = rules.WEIGHT_SCALE[problem.q.dtype]
     values = dict.fromkeys(rules.SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}

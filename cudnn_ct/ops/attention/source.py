@@ -184,10 +184,8 @@ def fills_of(core: Core) -> Program:
 
 
 def clearing_plan(problem: PaddingProblem, context: Context, *, by_driver: bool = False) -> Program:
-    """Return the plan of a selection of x or 0, by the number of rows that are left in a sequence.
-
-    Without legacy calls, the driver repeats the lengths and the places of rows, and a graph subtracts them.
-    """
+    """Return the plan of a selection of x or 0, by the number of rows that are left in a sequence."""
+    # Without legacy calls, the driver repeats the lengths and the places of rows, and a graph subtracts them.
     x, y = problem.x, problem.y
     batch, heads, length, head = x.shape
     dense = like_axes(x.shape, x)

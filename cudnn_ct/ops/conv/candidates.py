@@ -202,10 +202,8 @@ def _products() -> Any:
 
 
 def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tuple[Heuristic, bool]]:
-    """Return the sources of candidates for these heuristic modes, and whether they copy operands.
-
-    The mode "first" has only the first choice of "b", which takes a tenth of the time.
-    """
+    """Return the sources of candidates for these heuristic modes, and whether they copy operands."""
+    # The mode "first" has only the first choice of "b", which takes a tenth of the time.
     finders: list[_Finder] = [partial(_ranked_engines, *mode) for mode in modes]
     if modes and isinstance(problem, ConvProblem) and not graph.for_engines(problem):
         finders.insert(0, graph.preferred)

@@ -91,14 +91,12 @@ def _blanks_as_labels(problem: CTCProblem) -> list[Step]:
 
 
 def of_probabilities(problem: CTCProblem, context: Context, loss_plan: Plan) -> Plan:
-    """Return a plan of loss and gradient from the plan of a C call without softmax; it has its pointers.
-
-    It converts cuDNN's gradient by probabilities p to the gradient by activations, p - q, where q is the
-    probability that an alignment has a symbol at a step. cuDNN 9.19 writes g = -q / p if q > 0, else g = p,
-    so -q is p min(g, 0). It writes p too if all alignments have one symbol at a step with probability 1. The
-    sum of q over the symbols, otherwise 1, is 0 then, so the gradient is p times this sum, less q.
-    Values past the end of a sequence are undefined, and zeroed.
-    """
+    """Return a plan of loss and gradient from the plan of a C call without softmax; it has its pointers."""
+    # It converts cuDNN's gradient by probabilities p to the gradient by activations, p - q, where q is the
+    # probability that an alignment has a symbol at a step. cuDNN 9.19 writes g = -q / p if q > 0, else g = p,
+    # so -q is p min(g, 0). It writes p too if all alignments have one symbol at a step with probability 1.
+    # The sum of q over the symbols, otherwise 1, is 0 then, so the gradient is p times this sum, less q.
+    # Values past the end of a sequence are undefined, and zeroed.
     logits, *labels, loss, gradient, product, column = range(8)
     spec = problem.gradient
     relu = activation_plan(LayerProblem(spec, spec, None, None, "relu", ActivationSpec("relu")))
@@ -163,14 +161,11 @@ def _blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
 def _unlabelled(
     normalization: str, context: Context, logits: TensorSpec, loss: TensorSpec, gradient: TensorSpec
 ) -> Plan:
-    """Return a plan of loss and gradient of sequences without labels, for which cuDNN 9.19 writes zero.
-
-    The only alignment has a blank at each step. So the loss is minus the sum of the logarithms of the blank's
-    probabilities, and the gradient is the probabilities, less one for the blank.
-
-    cuDNN has no logarithm but that of softmax. Without softmax, cuDNN computed the loss of one label that is
-    as probable as the blank: each of its T (T + 1) / 2 alignments is as probable as all blanks.
-    """
+    """Return a plan of loss and gradient of sequences without labels, for which cuDNN 9.19 writes zero."""
+    # The only alignment has a blank at each step. So the loss is minus the sum of the logarithms of the
+    # blank's probabilities, and the gradient is the probabilities, less one for the blank.
+    # cuDNN has no logarithm but that of softmax. Without softmax, cuDNN computed the loss of one label that
+    # is as probable as the blank: each of its T (T + 1) / 2 alignments is as probable as all blanks.
     of_logits, of_loss, of_gradient, probabilities, less, third, fourth = range(7)
     rows = TensorSpec.packed(logits.shape, logits.dtype)
     one = TensorSpec.packed((1, 1, rows.shape[2]), rows.dtype)

@@ -183,10 +183,8 @@ REWRITES = (*_BEFORE_MERGING, *_AFTER_MERGING, _INDEX, _INPUTS)
 
 
 def _check(problem: GraphProblem) -> None:
-    """Raise if padding is uneven, or if a norm in training lacks a result.
-
-    cuDNN 9.28 dies of an instance norm's y alone.
-    """
+    """Raise if padding is uneven, or if a norm in training lacks a result."""
+    # cuDNN 9.28 dies of an instance norm's y alone.
     for one in problem.nodes:
         if one.kind in OF_IMAGES and one.attribute("pre_paddings") != one.attribute("post_paddings"):
             raise NotSupportedError(
@@ -286,10 +284,8 @@ def _place(tensor: Tensor) -> int:
 
 
 def _converted(problem: GraphProblem, dtypes: dict[int, str]) -> Specs:
-    """Return the specs of inputs in other dtypes; empty if one cannot be converted.
-
-    An input that products read themselves stays: it would not fit the other operand.
-    """
+    """Return the specs of inputs in other dtypes; empty if one cannot be converted."""
+    # An input that products read themselves stays: it would not fit the other operand.
     direct = {place for one in problem.nodes if one.kind not in _ELEMENTWISE for _, place in one.operands}
     if any(
         place in direct

@@ -99,11 +99,9 @@ def _tensor(uid: int, value: GraphValue, rank: _Ranks) -> Tensor:
 
 
 def _in_common_layout(tensors: list[Tensor], problem: GraphProblem) -> list[Tensor]:
-    """Give axes of length 1 the strides of the layout that the tensors of all convolutions have, if any.
-
-    Engines compare strides, also those that no element uses, and read images wrong if these differ. Inputs
-    that are broadcast to images of several pixels keep theirs.
-    """
+    """Give axes of length 1 the strides of the layout that the tensors of all convolutions have, if any."""
+    # Engines compare strides, also those that no element uses, and read images wrong if these differ. Inputs
+    # that are broadcast to images of several pixels keep theirs.
     images = [one for one in problem.nodes if one.kind in OF_IMAGES]
     places = {place for one in images for _, place in (*one.operands, *one.results)}
     shapes = {tensors[place].spec.shape for place in places}

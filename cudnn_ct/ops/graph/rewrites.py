@@ -138,11 +138,9 @@ Use = frozenset[tuple[int, str]]  # the operands of products for which a tensor 
 
 
 def with_separate_inputs(problem: GraphProblem) -> tuple[GraphProblem, dict[int, int]]:
-    """Return a graph whose inputs have one use each, and the place of the input behind each added value.
-
-    The uses are each operand of a product, all that is computed for it, and all that follows the products.
-    Elementwise operations whose result has several uses are computed for each.
-    """
+    """Return a graph whose inputs have one use each, and the place of the input behind each added value."""
+    # The uses are each operand of a product, all that is computed for it, and all that follows the products.
+    # Elementwise operations whose result has several uses are computed for each.
     added: dict[int, int] = {}
     if not any(one.kind in _PRODUCTS for one in problem.nodes):
         return problem, added

@@ -99,11 +99,9 @@ def training_plan(
 def gradient_plan(
     problem: NormGradient, context: Context, specs: Specs, mode: BatchNormMode, extended: bool = False
 ) -> FunctionPlan:
-    """Return ``cudnnBatchNormalizationBackward``, or the ``Ex`` variant with a workspace if ``extended``.
-
-    With a fused activation, ``cudnnActivationBackward`` runs first and computes dz. Modes that need reserve
-    space of the forward pass are rejected.
-    """
+    """Return ``cudnnBatchNormalizationBackward``, or the ``Ex`` variant with a workspace if ``extended``."""
+    # With a fused activation, ``cudnnActivationBackward`` runs first and computes dz. Modes that need reserve
+    # space of the forward pass are rejected.
     relu = _activation(problem.activation)
     names, activated = list(specs), ("y", "dy", "dz") if relu else ()
     pointwise = _collapsed(*(specs[name] for name in activated))
@@ -186,10 +184,8 @@ def _label(member: Any) -> str:
 
 
 def _collapsed(*specs: TensorSpec) -> list[TensorDescriptor]:
-    """Return descriptors of element-wise operands, collapsed into one axis.
-
-    cuDNN supports this view for every order of axes, and it is fast with channels last.
-    """
+    """Return descriptors of element-wise operands, collapsed into one axis."""
+    # cuDNN supports this view for every order of axes, and it is fast with channels last.
     if specs and specs[0].size <= INT_MAX:
         specs = tuple(collapse(specs, [(), (), (), range(len(specs[0].shape))]))
     return [TensorDescriptor.cached(spec) for spec in specs]

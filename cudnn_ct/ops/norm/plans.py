@@ -198,10 +198,8 @@ def _tensors(problem: Any) -> Specs:
 
 
 def _native(specs: Specs, made: Sequence[TensorSpec]) -> Specs:
-    """Return descriptor specs by name; reject layouts without a fast kernel, as a copy costs less.
-
-    Parameters are described as ``cudnnDeriveBNTensorDescriptor`` describes them.
-    """
+    """Return descriptor specs by name; reject layouts without a fast kernel, as a copy costs less."""
+    # Parameters are described as ``cudnnDeriveBNTensorDescriptor`` describes them.
     native = dict(zip(specs, made, strict=True))
     data = [spec for name, spec in native.items() if name in _DATA]
     alike = any(all(layout in spec.layouts for spec in data) for layout in LAYOUTS)

@@ -67,12 +67,10 @@ def has_wide_parameters(problem: RowNorm | RowNormGradient) -> bool:
 
 
 def parameters_last_graph(problem: RowNorm) -> Graph:
-    """Return the graph of a normalisation without parameters, whose float32 result they scale and shift.
-
-    If the parameters have another dtype than x, the node of `row_norm_graph` has one engine, which takes four
-    times as long as reading and writing x. A node without parameters has faster ones, which also compute
-    products and sums.
-    """
+    """Return the graph of a normalisation without parameters, whose float32 result they scale and shift."""
+    # If the parameters have another dtype than x, the node of `row_norm_graph` has one engine, which takes
+    # four times as long as reading and writing x. A node without parameters has faster ones, which also
+    # compute products and sums.
     tensors = _tensors(problem)
     uids = count(len(tensors) + 1)
     given = {name: tensor for name, tensor in tensors.items() if name not in _PARAMETERS}
@@ -252,11 +250,9 @@ _VECTORS = ("scale", "bias", "dscale", "dbias")
 
 
 def _rows(problem: RowNorm | RowNormGradient) -> Iterator[Split]:
-    """Return the splits along the axes that are not normalised.
-
-    The parameters of an adaptive normalisation are those of a sample, the first axis. Other gradients of
-    parameters are sums of all rows, so such a gradient is not split.
-    """
+    """Return the splits along the axes that are not normalised."""
+    # The parameters of an adaptive normalisation are those of a sample, the first axis. Other gradients of
+    # parameters are sums of all rows, so such a gradient is not split.
     adaptive = problem.mode == "ada_layer_norm"
     normalised = len(problem.scale.shape) - adaptive
     for axis, split in enumerate(along(problem, range(len(problem.x.shape) - normalised))):

@@ -165,10 +165,8 @@ ORDER = {"rows": (0, 1, 2), "columns": (2, 1, 0), "": (1, 2, 0)}
 
 
 def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
-    """Return a plan for a large contiguous array that is a :class:`MatrixView`, or None.
-
-    Without C functions, which apply factors, roots and conversions, formulas take its place.
-    """
+    """Return a plan for a large contiguous array that is a :class:`MatrixView`, or None."""
+    # Without C functions, which apply factors, roots and conversions, formulas take its place.
     x, y, form = problem.x, problem.kept, FORMS.get(problem.op)
     if load().lacks("ops") or form is None or problem.indices or DTYPES[x.dtype].accumulate != "float32":
         return None

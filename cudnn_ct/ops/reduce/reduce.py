@@ -40,10 +40,8 @@ _HALF = ("float16", "bfloat16")  # two passes would round in between
 
 
 def fast_sum(problem: ReduceProblem) -> Plan | None:
-    """Return a plan for a sum that is faster than a graph at any size, or None.
-
-    These are sums over rows, and sums over images per channel except for half precision.
-    """
+    """Return a plan for a sum that is faster than a graph at any size, or None."""
+    # These are sums over rows, and sums over images per channel except for half precision.
     kept, lengths = _matrices(problem)
     if kept == (True, False):
         faster = lengths[1] <= (SHORT if problem.x.dtype == "bfloat16" else 2 * LONG)

@@ -82,10 +82,8 @@ def _resample_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Re
 
 
 def _doubled(x: TensorSpec, attributes: dict[str, Any]) -> Shape:
-    """Set the only attributes with which cuDNN has engines for bilinear interpolation.
-
-    They have engines for three spatial axes, too, which write wrong results.
-    """
+    """Set the only attributes with which cuDNN has engines for bilinear interpolation."""
+    # They have engines for three spatial axes, too, which write wrong results.
     expect_rank(x, "x", 4)
     given = {name: attributes.pop(name, None) for name in ("window", "stride", "padding")}
     for name, value in given.items():
