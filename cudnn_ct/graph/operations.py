@@ -1,12 +1,15 @@
 """Graphs of operations as values: tensors and nodes.
 
-A kind of operation is a row of a table; its attributes come from its descriptors.
+A kind of operation is a row of operations.json; its attributes come from its descriptors.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from cudnn_doctor.read.files import resource
 
 from ..shapes.specs import TensorSpec
 
@@ -19,30 +22,8 @@ class OpDescriptor(NamedTuple):
     parameters: str = ""
 
 
-# Operations without a descriptor of parameters, which cuDNN gives the same names.
-_PLAIN = (
-    "norm_forward", "norm_backward", "gen_stats", "bn_finalize_statistics", "diagonal_band_mask",
-    "paged_cache_load", "softmax", "reshape", "transpose", "slice", "concat", "signal",
-    "block_scale_quantize", "block_scale_dequantize", "expand_band_matrix", "contract_band_matrix",
-    "moe_grouped_matmul",
-)  # fmt: skip
 OPERATIONS = {
-    "conv_forward": OpDescriptor("operation_convolution_forward", "conv_desc", "convolution"),
-    "conv_backward_data": OpDescriptor("operation_convolution_backward_data", "conv_desc", "convolution"),
-    "conv_backward_filter": OpDescriptor("operation_convolution_backward_filter", "conv_desc", "convolution"),
-    "pointwise": OpDescriptor("operation_pointwise", "pw_descriptor", "pointwise"),
-    "matmul": OpDescriptor("operation_matmul", "desc", "matmul"),
-    "reduction": OpDescriptor("operation_reduction", "desc", "reduction"),
-    "resample_forward": OpDescriptor("operation_resample_fwd", "desc", "resample"),
-    "resample_backward": OpDescriptor("operation_resample_bwd", "desc", "resample"),
-    "bn_backward_weights": OpDescriptor("operation_bn_bwd_weights"),
-    "sdpa_forward": OpDescriptor("operation_sdpa_fwd"),
-    "sdpa_backward": OpDescriptor("operation_sdpa_bwd"),
-    "rope_forward": OpDescriptor("operation_rope_fwd"),
-    "rope_backward": OpDescriptor("operation_rope_bwd"),
-    "rng": OpDescriptor("operation_rng", "desc", "rng"),
-    "moe_grouped_matmul_backward": OpDescriptor("operation_moe_grouped_matmul_bwd"),
-    **{name: OpDescriptor(f"operation_{name}") for name in _PLAIN},
+    name: OpDescriptor(**row) for name, row in json.loads(resource("cudnn_ct/graph/operations.json")).items()
 }
 
 
