@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, mapped_files, search
 from cudnn_doctor.read.installation import Installation, inspect
-from cudnn_doctor.read.libraries import JIT
+from cudnn_doctor.read.libraries import CUDA, JIT
 
 from . import _lib
 from ._config import config
@@ -16,12 +16,6 @@ from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, warn_cal
 
 # Set while libraries are searched. A search may start a Python, which must not preload when it starts.
 _RUNNING = "_CUDNN_CT_PRELOADING"
-
-# Libraries of CUDA, each after the ones that it needs, and whether a program that uses cuDNN needs it.
-_OF_CUDA = {
-    **dict.fromkeys(("libcublasLt", "libcublas"), True),
-    **dict.fromkeys(("libnvrtc", "libcudart", "libcurand", "libcufft"), False),
-}
 
 
 def preload(raises: bool = True) -> tuple[str, ...]:
@@ -100,10 +94,10 @@ def refuse_other_cudnn() -> None:
 
 def _companions_of(installation: Installation, cuda: int) -> Iterator[str]:
     """Open libraries of CUDA, and yield their paths; an optional one is searched without a child process."""
-    for name, required in _OF_CUDA.items():
-        found = find_of_cuda(name, cuda, installation, quick=not required)
+    for name, row in CUDA.items():  # each after the ones that it needs
+        found = find_of_cuda(name, cuda, installation, quick=not row.preloaded)
         if found.path is not None:
             yield open_library(found.path)
-        elif required:
+        elif row.preloaded:
             text = f"{name}.so.{cuda} was not found; programs that use cuDNN need it"
             raise LibraryNotFoundError(text, found.steps)

@@ -17,7 +17,7 @@ from .libraryset import TOOLKIT, LibrarySet, companion, divided, write
 from .read import elf as _elf
 from .read import files as _files
 from .read.find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
-from .read.libraries import COMPANIONS, Library, needs, read_library
+from .read.libraries import COMPANIONS, CUDA, Library, needs, read_library
 from .read.versions import dotted
 
 # Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
@@ -30,19 +30,8 @@ SYSTEM = {
 # Libraries of glibc and of the driver, and cuDNN's own, which other checks examine.
 OTHERS = re.compile(r"ld-linux.*|lib(c|m|dl|rt|pthread|cuda|cudnn\w*)\.so(\..*)?")
 
-# Libraries of CUDA that cuDNN or its consumers open by name: their finding if missing, and their wheels.
-# `COMPANIONS` has which cuDNN needs them; the others are those of consumers.
-CUDA = {
-    "libcublasLt": ("missing-cublaslt", "nvidia-cublas"),
-    "libnvrtc": ("missing-nvrtc", "nvidia-cuda-nvrtc"),
-    "libcudart": ("missing-cudart", "nvidia-cuda-runtime"),
-}
-
-# A function that each of them has; a stub for a linker, or for a test, may lack it.
-FUNCTIONS = {"libcublasLt": "cublasLtCreate", "libnvrtc": "nvrtcCompileProgram", "libcudart": "cudaMalloc"}
-
-# Libraries of CUDA 11 with another name than by the major version.
-CUDA_11 = {"libnvrtc": "libnvrtc.so.11.2", "libcudart": "libcudart.so.11.0"}
+# Libraries of CUDA that cuDNN or its consumers open by name.
+OPENED = {stem: row for stem, row in CUDA.items() if row.missing}
 
 # Errors after which the linker searches the next folder. After all others it fails.
 SKIPPED = ("missing", "unreadable", "class", "machine")
@@ -59,20 +48,20 @@ def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterato
     machines = {library.elf.machine for library in found.sound}
     if found.system_machine and machines and found.system_machine not in machines:
         return  # the libraries of the system are not those of its own machine
-    for stem, (code, package) in CUDA.items() if found.cuda else ():
-        name = (found.cuda == 11 and CUDA_11.get(stem)) or f"{stem}.so.{found.cuda}"
-        wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
+    for stem, row in OPENED.items() if found.cuda else ():
+        name = (found.cuda == 11 and row.file_11) or row.file.format(found.cuda)
+        wheel = row.package if found.cuda >= 13 else f"{row.package}-cu{found.cuda}"
         who, severity = _user(found, stem, wheel)
         if not who:
             continue
         opened = _opened(found, name, environ)
         if opened:
-            yield from _broken(found, opened, FUNCTIONS[stem])
+            yield from _broken(found, opened, row.function)
         else:
             # The environment of an image, which is unknown, may name the folder.
-            unsure = code == "missing-cublaslt" and found.root != "/"
+            unsure = row.missing == "missing-cublaslt" and found.root != "/"
             text = f"{who} needs {name}, which was not found"
-            yield _missing(found, code, text, name, wheel, Severity.WARNING if unsure else severity)
+            yield _missing(found, row.missing, text, name, wheel, Severity.WARNING if unsure else severity)
         if opened and stem == "libnvrtc":
             for each in _check_builtins(found, opened, wheel, severity):
                 folder = os.path.dirname(opened.path)
@@ -201,7 +190,7 @@ def _is_added(found: LibrarySet, folder: str, environ: Mapping[str, str]) -> boo
 
 def _broken(found: LibrarySet, library: Library, function: str = "") -> Iterator[Finding]:
     """Report a library besides cuDNN that cannot be opened, is another one, or lacks ``function``."""
-    soname, of_cuda = library.elf.soname, library.file.startswith(tuple(f"{stem}.so." for stem in CUDA))
+    soname, of_cuda = library.elf.soname, library.file.startswith(tuple(f"{stem}.so." for stem in OPENED))
     stub = _lacks(library, function)
     if not library.error and not stub and (not soname or soname == library.file or not of_cuda):
         return

@@ -19,7 +19,7 @@ from .read import files as _files
 from .read import libraries as _libraries
 from .read.bad_combinations import version_numbers
 from .read.installation import Installation
-from .read.libraries import FULL, JIT, SUBLIBRARIES, file_name, read_folder
+from .read.libraries import CUDA, FULL, JIT, SUBLIBRARIES, file_name, read_folder
 from .read.versions import Version, dotted
 
 MAX_CODE = 64 << 10  # bytes of one function
@@ -30,7 +30,7 @@ PROGRAMS = ("bin/sh", "bin/busybox", "usr/bin/env", "lib/ld-linux-aarch64.so.1",
 TOOLKIT = "cuda-toolkit"  # a package whose extras require the libraries of one CUDA
 
 # The extras that require the libraries of CUDA, by the names of their wheels without a suffix.
-EXTRAS = {"nvidia-cublas": "cublas", "nvidia-cuda-nvrtc": "nvrtc", "nvidia-cuda-runtime": "cudart"}
+EXTRAS = {row.package: row.extra for row in CUDA.values() if row.extra}
 
 
 @dataclass(frozen=True)

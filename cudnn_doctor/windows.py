@@ -10,15 +10,10 @@ from . import libraryset, pip, records
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 from .read import files as _files
+from .read.libraries import COMPANIONS
 
 # Windows searches these before the folders of Python packages and of PATH.
 SYSTEM = ("Windows/System32", "Windows")
-
-# The file of each library of CUDA by the CUDA major version, its finding, its wheel, and its folder.
-COMPANIONS = (
-    ("cublasLt64_{0}.dll", "missing-cublaslt", "nvidia-cublas", "cublas"),
-    ("nvrtc64_{0}0_0.dll", "missing-nvrtc", "nvidia-cuda-nvrtc", "cuda_nvrtc"),
-)
 
 
 def check_competition(found: LibrarySet) -> Iterator[Finding]:
@@ -37,16 +32,16 @@ def check_competition(found: LibrarySet) -> Iterator[Finding]:
 def check_companions(found: LibrarySet) -> Iterator[Finding]:
     """Report libraries of CUDA that are not found or cannot be opened."""
     machines = {library.elf.machine for library in found.sound}
-    for template, code, package, folder in COMPANIONS if found.cuda and machines else ():
-        name = template.format(found.cuda)
-        wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
-        path = next(filter(None, (_file(each, name) for each in _folders(found, folder))), "")
+    for row in COMPANIONS.values() if found.cuda and machines else ():
+        name = row.dll.format(found.cuda)
+        wheel = row.package if found.cuda >= 13 else f"{row.package}-cu{found.cuda}"
+        path = next(filter(None, (_file(each, name) for each in _folders(found, row.folder))), "")
         if not path:
             text = f"the cuDNN of {found.folder} needs {name}, which was not found"
             site = records.site_of(found.folder)
             commands = pip.of(site, found.root, windows=True).install(wheel) if site else ()
             shown: dict[str, Any] = {"severity": Severity.WARNING, "commands": commands}
-            yield finding(code, text, library=name, package=wheel, **shown)
+            yield finding(row.missing, text, library=name, package=wheel, **shown)
             continue
         library = libraryset.read_library(path, found.root)
         if library.error or library.elf.machine not in machines:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import elf as _elf
 from . import files as _files
-from .libraries import WHEEL_FOLDERS
+from .libraries import CUDA, WHEEL_FOLDERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,21 +50,10 @@ CUDNN = LibrarySpec("libcudnn.so.9", tuple(f"{folder}/lib" for folder in WHEEL_F
 DRIVER = LibrarySpec("libcuda.so.1")
 
 
-# Libraries of CUDA: the name of the file of one major version, and the folder of its wheel before CUDA 13.
-_OF_CUDA = {
-    "libcublasLt": ("libcublasLt.so.{0}", "cublas"),
-    "libcublas": ("libcublas.so.{0}", "cublas"),
-    "libnvrtc": ("libnvrtc.so.{0}", "cuda_nvrtc"),
-    "libcudart": ("libcudart.so.{0}", "cuda_runtime"),
-    "libcurand": ("libcurand.so.10", "curand"),
-    "libcufft": ("libcufft.so.{1}", "cufft"),  # whose own number is one less
-}
-
-
 def of_cuda(name: str, cuda: int) -> LibrarySpec:
     """Describe a library of one CUDA major version, such as ``libcublasLt``."""
-    file, wheel = _OF_CUDA[name]
-    return LibrarySpec(file.format(cuda, cuda - 1), (f"nvidia/{wheel}/lib", f"nvidia/cu{cuda}/lib"))
+    row = CUDA[name]
+    return LibrarySpec(row.file.format(cuda, cuda - 1), (f"nvidia/{row.folder}/lib", f"nvidia/cu{cuda}/lib"))
 
 
 def mapped_files() -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -64,20 +65,30 @@ SETS = {
 }
 
 
-class Companion(NamedTuple):
-    """A library of CUDA that libraries of cuDNN open by its name."""
+class CudaLibrary(NamedTuple):
+    """A library of CUDA: a row of cuda_libraries.json."""
 
-    kinds: tuple[str, ...]  # the sets of libraries whose engines need it
-    until: Version = (10, 0, 0)  # the first version whose engines do without it
-    also: tuple[str, ...] = ()  # the sub-libraries that need it in every version
+    file: str  # its name for a CUDA major version {0}; {1} is one less
+    folder: str  # of its wheel before CUDA 13
+    file_11: str = ""  # its name for CUDA 11, if it is another one
+    preloaded: bool = False  # whether programs that use cuDNN need it
+    sets: Sequence[str] = ()  # the sets of cuDNN whose engines open it by its name
+    until: Sequence[int] = (10, 0, 0)  # the first version whose engines do without it
+    also: Sequence[str] = ()  # the sub-libraries that need it in every version
+    package: str = ""  # its wheel from CUDA 13 on, if the doctor looks for it
+    extra: str = ""  # that of cuda-toolkit, which requires it
+    missing: str = ""  # the code of its finding
+    function: str = ""  # that it has; a stub for a linker, or for a test, may lack it
+    dll: str = ""  # its name on Windows
 
 
 # A full cuDNN ends the process if it cannot open libcublasLt. Without libnvrtc, the versions that use it have
 # no engines that are compiled at run time, and report no error; newer ones contain a compiler.
-COMPANIONS = {
-    "libcublasLt": Companion((FULL,)),
-    "libnvrtc": Companion((FULL, JIT), until=(9, 21, 0), also=("ext",)),
+CUDA = {
+    name: CudaLibrary(**row)
+    for name, row in json.loads(_files.resource("cudnn_doctor/read/cuda_libraries.json")).items()
 }
+COMPANIONS = {name: row for name, row in CUDA.items() if row.sets}  # of which cuDNN needs one
 
 
 @dataclass(frozen=True)
@@ -126,7 +137,7 @@ def required(version: Version | None, kind: str = FULL, windows: bool = False) -
 def needs(companion: str, kind: str, version: Version | None) -> bool:
     """Return whether engines of a set and a version need a library of CUDA, such as ``libnvrtc``."""
     row = COMPANIONS[companion]
-    return kind in row.kinds and (version or (9, 0, 0)) < row.until
+    return kind in row.sets and (version or (9, 0, 0)) < tuple(row.until)
 
 
 def part_of_header(header: str) -> str:

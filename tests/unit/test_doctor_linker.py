@@ -185,7 +185,7 @@ def site(tmp_path: Path) -> Path:
 
 def write_companion(path: Path, *, stub: bool = False) -> None:
     """Write a library of CUDA with the function that each version has, or a stub with another one."""
-    function = companions.FUNCTIONS[path.name.partition(".")[0]]
+    function = companions.OPENED[path.name.partition(".")[0]].function
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(make_functions(path.name, {f"{function}{'_v2' * stub}": b"\xc3"}))
 
@@ -214,7 +214,7 @@ def test_companions_report_a_stub(site: Path, tmp_path: Path, name: str) -> None
     assert list(companions.check(found, {})) == []
     write_companion(tmp_path / "path" / name, stub=True)
     wrong, *_ = companions.check(found, {"LD_LIBRARY_PATH": str(tmp_path / "path")})
-    function = companions.FUNCTIONS[name.partition(".")[0]]
+    function = companions.OPENED[name.partition(".")[0]].function
     assert wrong.code == "wrong-library"
     assert wrong.message == f"{tmp_path}/path/{name} lacks the function {function}"
     assert "remove the folder from it" in wrong.fix
