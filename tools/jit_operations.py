@@ -209,10 +209,10 @@ def _compile(select: Callable[[Any], Any], planner: Any) -> None:
 def _remember_engines() -> None:
     """Compile each graph once: both layouts of a call have the same graphs."""
     from cudnn_ct.errors import NotSupportedError
-    from cudnn_ct.graph import first
+    from cudnn_ct.graph import candidates
 
     known: dict[str, Any] = {}
-    first_engine = first.first_engine
+    first_engine = candidates.first_engine
 
     def remembered(graph: Any, context: Any, *rest: Any) -> Any:
         text = repr((graph, rest[:1]))
@@ -225,7 +225,7 @@ def _remember_engines() -> None:
             raise known[text]
         return known[text]
 
-    setattr(first, "first_engine", remembered)  # noqa: B010
+    setattr(candidates, "first_engine", remembered)  # noqa: B010
 
 
 # --- the page ----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..context import Context
 from ..errors import NotSupportedError
-from ..graph.first import first_engine
+from ..graph.candidates import first_engine
 from ..graph.operations import Graph, Node, Tensor, mapped_graph, tensors_of_graph
 from ..graph.plan import GraphPlan
 from ..graph.recording import PlanRequest

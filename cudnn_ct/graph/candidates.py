@@ -1,13 +1,15 @@
-"""Engines of a graph as candidates: which an operation may use, in which order, and plans of them."""
+"""Engines of a graph: as candidates, in which order, and plans of them or of the first that works."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 
 from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..facts import on_gpu
 from ..plans.base import DYNAMIC_SHAPES, Candidate
+from .backend import attempt
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
 from .native import operation_graph
 from .offline import Planner, ShapesOnly, compute_capability
@@ -26,6 +28,8 @@ __all__ = [
     "engine_of_other_sizes",
     "engine_plan",
     "first_dynamic_engine",
+    "first_engine",
+    "first_plan",
     "no_engine",
 ]
 
@@ -219,3 +223,44 @@ def _math(notes: tuple[str, ...]) -> str:
     if "tensor_core" not in notes:
         return "fma"
     return "tensor_op_allow_conversion" if "down_convert_inputs" in notes else "tensor_op"
+
+
+# --- the first engine that works, for operations that need no autotuning ------------------------------------
+
+
+def first_plan(graph: Graph, context: Context, order: Sequence[int], rules: EngineRules) -> GraphPlan:
+    """Return a plan of the first engine that supports the graph, from the store if it has one.
+
+    ``order`` are places among the first answers of the heuristics that are tried before the others; ``rules``
+    reject some of them.
+    """
+    request = PlanRequest(graph, tuple(order), rules)
+
+    def select(stored: CompiledPlan | None = None) -> CompiledPlan:
+        return first_engine(request, context, stored)
+
+    return graph_plan(request, context, select, compiled=True, select=select)
+
+
+def first_engine(
+    request: PlanRequest, context: Context | Planner, stored: CompiledPlan | None = None
+) -> CompiledPlan:
+    """Build the plan of :func:`first_plan`; return a ``stored`` one if it has the first engine that works."""
+    order, rules = request.order or (), request.rules
+    native, reasons = operation_graph(request.graph, context), []
+    capability, offered = compute_capability(context), heuristic_configs(native, context)
+    first = list(islice(offered, len(order)))
+    for offer in chain((first[i] for i in order if i < len(first)), offered):
+        wrong = rules.why_wrong(offer.engine, offer.notes, capability)
+        if wrong:
+            reasons.append(f"{offer.engine}: {wrong}")
+            continue
+        if stored is not None and stored[1].algorithm == str(offer.engine):
+            return stored
+        made = attempt(execution_plan, native, offer.engine, context)
+        if isinstance(made, CudnnError):  # errors of runtime compilation too
+            reasons.append(f"{offer.engine}: {made}")
+            continue
+        same = "nondeterministic" not in offer.notes
+        return made, Candidate("graph", str(offer.engine), "fma", offer.workspace, same, notes=offer.notes)
+    raise NotSupportedError(f"no engine could be built into an execution plan: {'; '.join(reasons)}")

@@ -9,9 +9,8 @@ from .._algorithm_names import is_engine
 from ..context import Context
 from ..errors import AllocationError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
-from .candidates import engine_by_name, engine_candidates
+from .candidates import engine_by_name, engine_candidates, first_engine
 from .engines import Engine, execution_plan, heuristic_modes
-from .first import first_engine
 from .native import operation_graph
 from .offline import Planner
 from .plan_file import StoredPlan
@@ -70,7 +69,7 @@ def _stages(request: PlanRequest, planner: Context | Planner) -> Iterator[list[C
 def usable_candidates(request: PlanRequest, planner: Context | Planner) -> list[Candidate]:
     """Return the engine that a call names, or the engines of the first heuristic mode that has one.
 
-    Only those within the limits are usable. Nothing is compiled. The engines of `graph.first` have no limits.
+    Only those within the limits are usable. Nothing is compiled. Requests with an order have no limits.
     """
     for rows in _stages(request, planner):
         rows = [row for row in rows if not (row.rejected or _exceeded(request, row))]

@@ -27,7 +27,7 @@ class PlanRequest(NamedTuple):
     """
 
     graph: Graph
-    order: tuple[int, ...] | None = None  # of `graph.first.first_plan`; None with candidates
+    order: tuple[int, ...] | None = None  # of `graph.candidates.first_plan`; None with candidates
     rules: EngineRules = EngineRules()
     engine: str = ""  # used where the call was recorded
     choice: str = ""  # of a call that took the heuristic choice: the problem and the limits

@@ -11,7 +11,7 @@ from .._config import config
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..graph import first
+from ..graph import candidates
 from ..graph.offline import target_of
 from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
@@ -31,7 +31,7 @@ DTYPES_OF_ENGINES = ("float16", "bfloat16", "float32")  # no engine computes flo
 def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
     """Return a plan of the first engine that no fact rejects; ``order`` has places in the heuristics."""
     rules = rules_of_subjects(tuple(subjects_of_native(graph)), target_of(context))
-    return first.first_plan(graph, context, order, rules)
+    return candidates.first_plan(graph, context, order, rules)
 
 
 # --- conversions of tensors by graphs of one node, for dtypes that ``cudnnOpTensor`` does not convert ------

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct.graph.first import first_engine
+from cudnn_ct.graph.candidates import first_engine
 from cudnn_ct.graph.offline import Planner, target_of
 from cudnn_ct.graph.pixels import pixels
 from cudnn_ct.graph.recording import PlanRequest
