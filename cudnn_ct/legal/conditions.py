@@ -15,6 +15,7 @@ from ..graph.layouts import NATIVE
 from ..graph.offline import target_of
 from ..shapes.conv import ConvProblem, conv_problem, written_as
 from ..shapes.graph.pointwise import LOGICAL
+from ..shapes.graph.problem import PRODUCT_KINDS
 from ..shapes.specs import TensorSpec
 from .subjects import Convolution, Norm, Product, Subject, convolutions_of, subjects_of
 
@@ -271,13 +272,12 @@ def _has_mode(problem: Any, *modes: str) -> bool:
     return any(one.attribute("mode") in modes for one in problem.nodes)
 
 
-_MULTIPLY = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _EXTREMES = ("max", "min", "amax")
 
 
 def is_exact(problem: Any) -> bool:
     """Return whether products of float32 must not be computed in TF32."""
-    products = [one for one in problem.nodes if one.kind in _MULTIPLY]
+    products = [one for one in problem.nodes if one.kind in PRODUCT_KINDS]
     operands = [value for one in products for value in problem.operands_of(one).values()]
     if not any(value.spec.dtype == "float32" for value in operands):
         return False
@@ -343,7 +343,7 @@ _GRAPHS: dict[str, Condition] = {
     "computed conditions": lambda p: any(
         value.spec.dtype == "bool" and value.role == "virtual" for value in p.values
     ),
-    "products": lambda p: _has_kind(p, *_MULTIPLY),
+    "products": lambda p: _has_kind(p, *PRODUCT_KINDS),
     "a gather": lambda p: any(
         one.kind == "moe_grouped_matmul" and one.attribute("mode") == "gather" for one in p.nodes
     ),

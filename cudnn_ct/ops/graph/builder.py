@@ -10,13 +10,12 @@ from ..._config import config
 from ...dtypes import DTYPES, as_dtype
 from ...shapes.checks import FLOATS
 from ...shapes.graph.kinds import KINDS
-from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
+from ...shapes.graph.problem import PRODUCT_KINDS, GraphNode, GraphProblem, GraphValue
 from ...shapes.parse import as_float
 from ...shapes.specs import TensorSpec, check_shape
 from ...typing import DTypeLike, Layout
 from .tensors import GraphTensor, GraphTensors, Operand, TensorState, dtype_in_memory, strides_of
 
-_PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _HALF = ("float16", "bfloat16")
 
 
@@ -224,7 +223,7 @@ class GraphBuilder(GraphTensors):
         """Return the dtypes of intermediate operands of products: tensor cores take half precision."""
         found = {}
         for node in nodes:
-            if node.kind in _PRODUCTS:
+            if node.kind in PRODUCT_KINDS:
                 states = {place: self._states[place] for _, place in node.operands}
                 given = [state.spec.dtype for state in states.values() if state.role == "input"]
                 dtype = (given or [first])[0]

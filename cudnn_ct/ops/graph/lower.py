@@ -14,13 +14,13 @@ from ...graph.offline import target_of
 from ...graph.operations import Graph, Tensor
 from ...legal.conditions import applying
 from ...shapes.checks import FLOATS
-from ...shapes.graph.problem import GraphProblem, GraphValue
+from ...shapes.graph.problem import CONVOLUTION_KINDS, GraphProblem, GraphValue
 from ...shapes.graph.rules import broadcast
 from ...shapes.specs import Shape, TensorSpec
 from ..attention.core import core_of
 from ..attention.graph import graph_of
 from .attention import attention_of
-from .native import OF_IMAGES, native_graph
+from .native import native_graph
 from .rewrites import with_separate_inputs, without_clips, without_empty_reductions, without_logic
 
 CHANNELS = 1024  # elements of a pixel, if a whole tensor is reduced
@@ -186,7 +186,7 @@ def _check(problem: GraphProblem) -> None:
     """Raise if padding is uneven, or if a norm in training lacks a result."""
     # cuDNN 9.28 dies of an instance norm's y alone.
     for one in problem.nodes:
-        if one.kind in OF_IMAGES and one.attribute("pre_paddings") != one.attribute("post_paddings"):
+        if one.kind in CONVOLUTION_KINDS and one.attribute("pre_paddings") != one.attribute("post_paddings"):
             raise NotSupportedError(
                 "padding differs between the two sides of an axis, for which engines write wrong numbers; "
                 "pad the operand, or use ct.conv, which does"

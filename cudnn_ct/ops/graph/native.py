@@ -13,12 +13,11 @@ from ...graph.attributes import AsDouble
 from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.pointwise import math_dtype
-from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
+from ...shapes.graph.problem import CONVOLUTION_KINDS, GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import LAYOUTS, Shape, TensorSpec
 from ...typing import Layout
 
-OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
-_OF_WINDOWS = (*OF_IMAGES, "resample_forward", "resample_backward")
+_OF_WINDOWS = (*CONVOLUTION_KINDS, "resample_forward", "resample_backward")
 _OF_MATRICES = ("matmul", "norm_forward", "norm_backward")
 _PER_SPATIAL_AXIS = {"pre_paddings": 0, "post_paddings": 0, "filter_strides": 1, "dilations": 1}
 _NOT_OF_CUDNN = ("normalized", "max_length")
@@ -53,7 +52,7 @@ class _Ranks:
     def __init__(self, problem: GraphProblem) -> None:
         kinds = {one.kind for one in problem.nodes}
         self.own = max((len(value.spec.shape) for value in problem.values), default=1)
-        self.inserted = self.own == 3 and bool(kinds & set(OF_IMAGES))
+        self.inserted = self.own == 3 and bool(kinds & set(CONVOLUTION_KINDS))
         norms = bool(kinds & {"norm_forward", "norm_backward"})
         samples = any(one.attribute("mode") == "ada_layer_norm" for one in problem.nodes) and self.own == 3
         self.trailing = 4 - self.own if norms and self.own < 4 and not samples else 0
@@ -102,7 +101,7 @@ def _in_common_layout(tensors: list[Tensor], problem: GraphProblem) -> list[Tens
     """Give axes of length 1 the strides of the layout that the tensors of all convolutions have, if any."""
     # Engines compare strides, also those that no element uses, and read images wrong if these differ. Inputs
     # that are broadcast to images of several pixels keep theirs.
-    images = [one for one in problem.nodes if one.kind in OF_IMAGES]
+    images = [one for one in problem.nodes if one.kind in CONVOLUTION_KINDS]
     places = {place for one in images for _, place in (*one.operands, *one.results)}
     shapes = {tensors[place].spec.shape for place in places}
     results = [tensors[place].spec.shape for one in images for _, place in one.results]
@@ -209,6 +208,6 @@ _Special = Callable[[dict[str, Any], GraphNode, _Whole], None]
 
 _SPECIAL: dict[str, _Special] = {
     "pointwise": _pointwise,
-    **dict.fromkeys(OF_IMAGES, _convolution),
+    **dict.fromkeys(CONVOLUTION_KINDS, _convolution),
     **dict.fromkeys(("slice", "transpose", "concat"), _moving),
 }

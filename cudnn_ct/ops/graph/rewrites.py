@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from ...shapes.graph.pointwise import LOGICAL
-from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
+from ...shapes.graph.problem import PRODUCT_KINDS, GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import TensorSpec
 
 
@@ -131,7 +131,6 @@ def without_clips(problem: GraphProblem) -> GraphProblem:
 
 # --- repeated operands -------------------------------------------------------------------------------------
 
-_PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _ELEMENTWISE = ("pointwise", "pointwise_backward")
 
 Use = frozenset[tuple[int, str]]  # the operands of products for which a tensor is read
@@ -142,7 +141,7 @@ def with_separate_inputs(problem: GraphProblem) -> tuple[GraphProblem, dict[int,
     # The uses are each operand of a product, all that is computed for it, and all that follows the products.
     # Elementwise operations whose result has several uses are computed for each.
     added: dict[int, int] = {}
-    if not any(one.kind in _PRODUCTS for one in problem.nodes):
+    if not any(one.kind in PRODUCT_KINDS for one in problem.nodes):
         return problem, added
     copied, uses = _copied(problem), _uses(problem)
     values, nodes = list(problem.values), []
@@ -207,6 +206,6 @@ def _uses(problem: GraphProblem) -> list[list[Use]]:
 
 def _reads(number: int, one: GraphNode, use: Use) -> list[Use]:
     """Return the use of each operand of a node whose result has a use."""
-    if one.kind in _PRODUCTS:
+    if one.kind in PRODUCT_KINDS:
         return [Use({(number, role)}) for role, _ in one.operands]
     return [use] * len(one.operands)

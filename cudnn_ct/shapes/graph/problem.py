@@ -9,6 +9,9 @@ from ..specs import TensorSpec
 
 Role = Literal["input", "virtual", "output", "constant"]
 
+CONVOLUTION_KINDS = ("conv_forward", "conv_backward_data", "conv_backward_filter")
+PRODUCT_KINDS = ("matmul", *CONVOLUTION_KINDS)
+
 
 class GraphValue(NamedTuple):
     """A tensor of a graph: an input or an output has memory, a virtual tensor has none."""
