@@ -40,13 +40,11 @@ class FactsError(ValueError):
 
 
 class Target(NamedTuple):
-    """A cuDNN, its set of libraries, and a GPU, for which facts are selected.
-
-    None stands for all GPUs, (0, 0) for an unknown one, to which no fact about some GPUs applies.
-    """
+    """A cuDNN, its set of libraries, and a GPU, for which facts are selected."""
 
     version: int
     libraries: str = FULL
+    # None stands for all GPUs, (0, 0) for an unknown one, to which no fact about some GPUs applies.
     capability: tuple[int, int] | None = None
 
 

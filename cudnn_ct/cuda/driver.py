@@ -44,13 +44,11 @@ _STICKY_ERRORS = (
 
 
 class _Start:
-    """State of the import and the initialization of CUDA in this process.
-
-    ``lock`` is held by the thread that imports the libraries and initializes the driver, and by a thread that
-    forks, so that the imports are complete in the child. It is reentrant, because an import may fork.
-    """
+    """State of the import and the initialization of CUDA in this process."""
 
     def __init__(self) -> None:
+        # Held by the thread that imports the libraries and initializes the driver, and by one that forks, so
+        # that the imports are complete in the child. It is reentrant, because an import may fork.
         self.lock = threading.RLock()
         self.used = False  # whether this process initialized the driver
         self.forked = False  # whether a parent did

@@ -28,9 +28,6 @@ class StreamUses:
     """The uses of an array's memory on streams other than its home, and the memory itself.
 
     It references the memory, so that the home stream waits for the uses before the memory is freed.
-    ``events`` has an event behind the last use on each stream. ``views`` are the arrays over this memory, if
-    there are several: their last writers are kept equal. ``over`` is set once the home stream waits: an array
-    that a finalizer of its cycle uses afterwards needs another object.
     """
 
     __slots__ = ("events", "home", "memory", "over", "views")
@@ -38,8 +35,11 @@ class StreamUses:
     def __init__(self, memory: object, home: Stream | None) -> None:
         self.memory = memory
         self.home = home
-        self.events: dict[Stream, Any] = {}
+        self.events: dict[Stream, Any] = {}  # behind the last use on each stream
+        # The arrays over this memory, if there are several: their last writers are kept equal.
         self.views: WeakSet[Any] = WeakSet()
+        # Set once the home stream waits: an array that a finalizer of its cycle uses afterwards needs another
+        # object.
         self.over = False
 
     def note(self, stream: Stream) -> None:

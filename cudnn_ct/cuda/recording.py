@@ -84,20 +84,16 @@ _thread = _Thread()
 
 
 class Recording:
-    """A recording in progress, entered by ``with``.
-
-    ``stream`` is captured, and no other work uses it. ``arena`` has the memory that calls allocate. ``kept``
-    are objects that must live as long as the graph, by identity. ``read`` and ``written`` are the arrays from
-    outside of the recording that its calls use, by identity; ``written`` has the last writer of each, too.
-    ``error`` is the first error of a call that no graph can repeat, also if the function caught it.
-    """
+    """A recording in progress, entered by ``with``."""
 
     def __init__(self, stream: Stream, arena: Arena) -> None:
-        self.stream = stream
-        self.arena = arena
-        self.kept: dict[int, object] = {}
+        self.stream = stream  # which is captured, and which no other work uses
+        self.arena = arena  # of the memory that calls allocate
+        self.kept: dict[int, object] = {}  # what must live as long as the graph, by identity
+        # The arrays from outside of the recording that its calls use, by identity, and the last writers.
         self.read: dict[int, Any] = {}
         self.written: dict[int, tuple[Any, Stream]] = {}
+        # The first error of a call that no graph can repeat, also if the function caught it.
         self.error: Exception | None = None
 
     def __enter__(self) -> Recording:

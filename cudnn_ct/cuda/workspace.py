@@ -45,14 +45,11 @@ class Workspace:
 
 @dataclass(slots=True, eq=False)
 class LentMemory:
-    """Workspace that another library lends for calls; ``wanted`` is the most that one of them asked for.
-
-    A recording of such a call belongs to this memory.
-    """
+    """Workspace that another library lends for calls; a recording of such a call belongs to this memory."""
 
     handle: int
     size: int
-    wanted: int = 0
+    wanted: int = 0  # the most that a call asked for
 
     @property
     def memory(self) -> object:

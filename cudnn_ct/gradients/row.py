@@ -44,20 +44,18 @@ Needs = Mapping[str, tuple[str, ...]]
 
 
 class Row(NamedTuple):
-    """An operation with a gradient, or one that a gradient calls.
-
-    ``results`` are fields of the function's result, or the name of its only one. ``needs`` has the
-    differentiable operands, each with the operands and results that its gradient reads.
-    """
+    """An operation with a gradient, or one that a gradient calls."""
 
     function: str  # public, called with ``fixed`` besides the parameters
     operands: tuple[str, ...]
-    results: tuple[str, ...]
+    results: tuple[str, ...]  # fields of the function's result, or the name of its only one
     params: Mapping[str, Param] = NONE
     optional: tuple[str, ...] = ()  # operands that may be None
     updated: tuple[str, ...] = ()  # operands that are written
     fixed: Mapping[str, Any] = NONE
-    needs: Needs | Callable[[Mapping[str, Any]], Needs] = NONE  # a function if the parameters decide it
+    # The differentiable operands, each with the operands and results that its gradient reads; a function if
+    # the parameters decide it.
+    needs: Needs | Callable[[Mapping[str, Any]], Needs] = NONE
     gradient: Gradient | None = None  # may return more than the wanted ones
     batch: Mapping[str, int] = NONE  # axes of samples, which do not depend on each other
     differentiable: int = 1  # so many results, unless there is no ``gradient``

@@ -94,15 +94,12 @@ def _reasons(rows: list[EngineLines], facts: dict[str, Any]) -> Iterator[Reason]
 
 
 class Translation(NamedTuple):
-    """A row of translations.json: plain words for a kind of line in which cuDNN rejects a graph.
+    """A row of translations.json: plain words for a kind of line in which cuDNN rejects a graph."""
 
-    ``pattern`` is searched for in the line, which is cuDNN's own sentence, the condition that failed, or
-    both, because versions differ. The fields of ``have`` and ``must`` are the facts of `facts_of` and named
-    groups of the pattern. Lines of functions that pass an error on (`check_for_support()`) have no row.
-    """
-
+    # Lines of functions that pass an error on (`check_for_support()`) have no row.
     must_change: str  # one of `KINDS`
-    pattern: str
+    pattern: str  # searched for in cuDNN's own sentence, the condition that failed, or both: versions differ
+    # The fields of these two are the facts of `facts_of` and named groups of the pattern.
     have: str  # states facts of the graph; omitted if the graph lacks one
     must: str  # says ``must_change`` in words
     seen: list[str]  # the versions of cuDNN that printed the line

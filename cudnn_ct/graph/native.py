@@ -154,11 +154,7 @@ UNKNOWN = 2**62  # kernels, of a cuDNN that does not count them
 
 
 class KernelCache(BackendDescriptor):
-    """Compiled kernels that dynamic graphs share which differ only in sizes.
-
-    ``first`` is the name of the engine that the heuristics returned for the last size they were queried for,
-    and its notes; ``stored`` is how many kernels the store has.
-    """
+    """Compiled kernels that dynamic graphs share which differ only in sizes."""
 
     __slots__ = ("first", "key", "stored")
 
@@ -166,8 +162,9 @@ class KernelCache(BackendDescriptor):
         super().__init__(
             graph.library, "kernel_cache", operation_graph=graph, json_representation=kernels or None
         )
+        # The engine that the heuristics returned for the last size they were queried for, and its notes.
         self.first: tuple[str, tuple[str, ...]] | None = None
-        self.key, self.stored = key, 0
+        self.key, self.stored = key, 0  # the key of the store, and how many kernels it has
 
     def entry(self, facts: dict[str, Any]) -> StoredPlan | None:
         """Return the kernels for the store; None if it has all of them, or this cuDNN does not count them."""

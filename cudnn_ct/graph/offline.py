@@ -71,15 +71,12 @@ def target(context: Context | Planner, kind: str) -> dict[str, object]:
 
 
 class ShapesOnly:
-    """Replaces a context where no GPU is: graphs are recorded, and nothing is planned or run.
-
-    ``replaceable`` is whether another engine replaces the one that a call names if it is not usable.
-    """
+    """Replaces a context where no GPU is: graphs are recorded, and nothing is planned or run."""
 
     device = 0
 
     def __init__(self, *, replaceable: bool = False) -> None:
-        self.replaceable = replaceable
+        self.replaceable = replaceable  # whether another engine replaces a named one that is not usable
 
     @property
     def library(self) -> Library:

@@ -21,10 +21,7 @@ FORMAT = "cudnn_ct graphs 1"
 
 
 class PlanRequest(NamedTuple):
-    """A graph to compile, and how its engine is selected.
-
-    If a call named an engine that is not usable, the heuristics select another if it is ``replaceable``.
-    """
+    """A graph to compile, and how its engine is selected."""
 
     graph: Graph
     order: tuple[int, ...] | None = None  # of `graph.candidates.first_plan`; None with candidates
@@ -32,7 +29,7 @@ class PlanRequest(NamedTuple):
     engine: str = ""  # used where the call was recorded
     choice: str = ""  # of a call that took the heuristic choice: the problem and the limits
     limits: Mapping[str, Any] = MappingProxyType({})  # the limits as JSON
-    replaceable: bool = False
+    replaceable: bool = False  # whether the heuristics select another engine if this one is not usable
     call: str = ""  # the operation, and the line of the program that made it
 
     @property

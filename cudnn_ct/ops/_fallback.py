@@ -18,13 +18,12 @@ from ..shapes.specs import LAYOUTS, nearest_layout
 
 
 class Implementation(NamedTuple):
-    """One way to compute a kind of problem.
-
-    Kernels that load 16 bytes at once end the CUDA context on misaligned memory.
-    """
+    """One way to compute a kind of problem."""
 
     make: PlanMaker  # returns None for problems that it is not made for
-    aligned: bool = False  # its kernels load 16 bytes at once: the plan gets copies of misaligned operands
+    # Whether its kernels load 16 bytes at once, which ends the CUDA context on misaligned memory: the plan
+    # gets copies of misaligned operands.
+    aligned: bool = False
     scales: bool = True  # its plan applies alpha and beta
     replaces: str = ""  # the library whose calls it replaces: it is used where the set lacks that one
 

@@ -128,10 +128,7 @@ class PointerSlot(str):
 
 
 class ArgumentTemplate:
-    """All arguments of a C function but the handle; a run fills in its pointers.
-
-    ``names`` are the names of a run's pointers in their order. The pointer of another operand is null.
-    """
+    """All arguments of a C function but the handle; a run fills in its pointers, by their ``names``."""
 
     __slots__ = ("_places", "_ready")
 
@@ -139,6 +136,7 @@ class ArgumentTemplate:
         order = {name: place for place, name in enumerate(names)}
         operands = [(at, name) for at, name in enumerate(arguments) if isinstance(name, PointerSlot)]
         self._places = [(at, order[name]) for at, name in operands if name in order]
+        # The pointer of an operand that a run does not have is null.
         self._ready = [None if isinstance(one, PointerSlot) else one for one in arguments]
 
     def filled(self, pointers: Sequence[int]) -> list[Any]:

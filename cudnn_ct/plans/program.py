@@ -29,27 +29,24 @@ ALPHA, BETA = Factor.ALPHA, Factor.BETA
 
 
 class Step(NamedTuple):
-    """A plan, the places of its pointers, and the factors that it is run with.
-
-    Places are those of a run's pointers, then of the temporaries, then of the constants.
-    """
+    """A plan, the places of its pointers, and the factors that it is run with."""
 
     plan: Plan
-    places: tuple[int, ...] | None  # None stands for all pointers of a run
+    # Among a run's pointers, then the temporaries, then the constants; None stands for all pointers of a run.
+    places: tuple[int, ...] | None
     alpha: Any = 1.0
     beta: float | Factor = 0.0
     offsets: tuple[int, ...] = ()  # bytes that are added to the pointers
 
 
 class Steps(NamedTuple):
-    """Steps, and the specs of their temporaries, or their bytes.
-
-    If cuDNN rejects the step ``written`` or a later one, no other implementation may start over.
-    """
+    """Steps, and the specs of their temporaries, or their bytes."""
 
     temporaries: Sequence[TensorSpec | int]
     steps: Sequence[Step]
-    written: int | None = None  # the first step after results may have been overwritten
+    # The first step after results may have been overwritten: if cuDNN rejects it or a later one, no other
+    # implementation may start over.
+    written: int | None = None
 
 
 class Variants(NamedTuple):

@@ -106,30 +106,24 @@ CELLS = {
 
 
 class Layer(NamedTuple):
-    """The parameters of a pseudo layer, or their gradients.
+    """The parameters of a pseudo layer, or their gradients."""
 
-    ``w`` is (gates, hidden, in), empty for skip input; ``r`` (gates, hidden, out); the biases are
-    (gates, hidden), zero if the network has none; ``p`` (projected, hidden), empty without a projection.
-    """
-
-    w: Float64
-    r: Float64
-    bw: Float64
-    br: Float64
-    p: Float64
+    w: Float64  # (gates, hidden, in), empty for skip input
+    r: Float64  # (gates, hidden, out)
+    bw: Float64  # (gates, hidden), zero if the network has no biases
+    br: Float64  # as bw
+    p: Float64  # (projected, hidden), empty without a projection
 
 
 class Pass(NamedTuple):
-    """Inputs, outputs and last states of a layer in one direction, and the values that its gradient needs.
-
-    For each step that was run, and the sequences that have it: the step, h before, the new h before its
-    projection, and the values saved by the cell.
-    """
+    """Inputs, outputs and last states of a layer in one direction, and the values that its gradient needs."""
 
     x: Float64
     y: Float64
     h: Float64
     c: Float64
+    # For each step that was run, and the sequences that have it: the step, h before, the new h before its
+    # projection, and the values saved by the cell.
     steps: list[tuple[int, Float64, Float64, Saved]]
 
 

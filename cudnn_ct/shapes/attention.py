@@ -90,11 +90,7 @@ class AttentionCore(NamedTuple):
     lambda self: "gradient of attention" if self.dy else "attention", "y stats dq dk dv dbias", "longest"
 )
 class AttentionProblem(NamedTuple):
-    """Attention, or its gradient if ``dy`` is set; operands that it does not use are None.
-
-    The specs are in the order of a run's pointers. If ``starts_q`` is set, the sequences are packed: q, k, v
-    and y have the axes (tokens, heads, D).
-    """
+    """Attention, or its gradient if ``dy`` is set; specs in the order of a run's pointers, or None."""
 
     dy: TensorSpec | None
     q: TensorSpec
@@ -107,7 +103,8 @@ class AttentionProblem(NamedTuple):
     lengths_kv: TensorSpec | None
     page_table: TensorSpec | None
     page_table_v: TensorSpec | None  # if v has other pages than k
-    starts_q: TensorSpec | None  # offsets of packed sequences, in elements of a tensor
+    # Offsets of packed sequences, in elements of a tensor: q, k, v and y have the axes (tokens, heads, D).
+    starts_q: TensorSpec | None
     starts_k: TensorSpec | None
     starts_v: TensorSpec | None
     starts_y: TensorSpec | None

@@ -38,19 +38,15 @@ class CTCSpec(NamedTuple):
 
 
 class CTCRepairs(NamedTuple):
-    """Sequences whose results cuDNN does not compute, or computes wrongly.
+    """Sequences whose results cuDNN does not compute, or computes wrongly."""
 
-    ``impossible`` sequences have fewer steps than their labels need, ``empty`` ones neither steps nor labels:
-    both have known results, and cuDNN gets one label in one step instead. ``unlabelled`` ones have steps but
-    no labels. ``ends`` are the other sequences with fewer steps than the longest. These two are pairs of
-    the sequence and the number of its steps. ``single`` sequences have as many steps as their labels need.
-    """
-
-    impossible: Shape = ()
-    empty: Shape = ()
-    unlabelled: tuple[tuple[int, int], ...] = ()
-    ends: tuple[tuple[int, int], ...] = ()
-    single: Shape = ()
+    # The results of these two are known, and cuDNN gets one label in one step instead.
+    impossible: Shape = ()  # have fewer steps than their labels need
+    empty: Shape = ()  # have neither steps nor labels
+    # These two are pairs of a sequence and the number of its steps.
+    unlabelled: tuple[tuple[int, int], ...] = ()  # have steps but no labels
+    ends: tuple[tuple[int, int], ...] = ()  # the others with fewer steps than the longest
+    single: Shape = ()  # have as many steps as their labels need
 
 
 @problem_class("", "loss gradient")

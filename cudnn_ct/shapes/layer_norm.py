@@ -64,13 +64,9 @@ class RMSNormGradients(NamedTuple, Generic[T]):
 
 
 class RowNormShape(NamedTuple):
-    """x as ``samples`` of ``rows`` of ``columns`` elements; each row is normalised.
+    """x as ``samples`` of ``rows`` of ``columns`` elements; each row is normalised."""
 
-    Scale and bias have ``columns`` elements for each sample, of which there is one unless the normalisation
-    is adaptive.
-    """
-
-    samples: int
+    samples: int  # each has a scale and a bias; one unless the normalisation is adaptive
     rows: int
     columns: int
     statistics: Shape  # the shape of the mean

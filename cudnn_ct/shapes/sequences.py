@@ -181,16 +181,14 @@ class RNNProblem(NamedTuple):
 
 
 class RNNStep(NamedTuple):
-    """One step of a network on given sequences: a forward pass, or a gradient with regard to data or weights.
-
-    ``operands`` and ``written`` are the tensors of a run, in the order of its pointers.
-    """
+    """A forward pass of a network on given sequences, or a gradient with regard to data or weights."""
 
     name: str
     problem: RNNProblem
     shapes: RNNShapes
     lengths: Shape
     padding: float
+    # The tensors of a run, in the order of its pointers.
     operands: tuple[tuple[str, TensorSpec], ...] = ()
     written: tuple[tuple[str, TensorSpec], ...] = ()
     updated: int = 0  # the last ones of those written are read as well

@@ -32,18 +32,13 @@ _LENGTHS = {*OPTIONAL} - {"bias", "seed", "offset"}
 
 
 class Part(NamedTuple):
-    """The part of an operand that cuDNN reads or writes.
-
-    ``whole`` is the operand, ``offset`` the bytes from its pointer to the part ``spec``. ``copy`` is the spec
-    of the copy that kernels read instead, if they cannot load the part. A copy may have more columns, which
-    are zeros.
-    """
+    """The part of an operand that cuDNN reads or writes."""
 
     name: str
-    whole: TensorSpec
-    spec: TensorSpec
-    offset: int
-    copy: TensorSpec | None
+    whole: TensorSpec  # the operand
+    spec: TensorSpec  # the part
+    offset: int  # bytes from the pointer of the operand to the part
+    copy: TensorSpec | None  # what kernels read if they cannot load the part; further columns are zeros
 
     @property
     def written(self) -> bool:
@@ -52,20 +47,14 @@ class Part(NamedTuple):
 
 
 class Core(NamedTuple):
-    """A reduced problem, and the parts of the operands in the order of a run's pointers.
-
-    ``empty`` is set if no kernel runs. ``cleared`` is set if rows of the results may stay unwritten: those of
-    queries and keys that were cut off or that lie behind the lengths. ``constants`` are the lengths that the
-    plan adds. ``one_query`` is set if each sequence has one query or, by its length, none: engines read only
-    the lengths of the keys then.
-    """
+    """A reduced problem, and the parts of the operands in the order of a run's pointers."""
 
     problem: AttentionProblem
     parts: tuple[Part, ...]
-    empty: bool
-    cleared: bool
-    constants: dict[str, tuple[int, ...]]
-    one_query: bool
+    empty: bool  # no kernel runs
+    cleared: bool  # rows of queries and keys that were cut off or lie behind the lengths may stay unwritten
+    constants: dict[str, tuple[int, ...]]  # the lengths that the plan adds
+    one_query: bool  # or none, by its length, in each sequence: engines read only the lengths of the keys
 
 
 def core_of(problem: AttentionProblem, version: int) -> Core:

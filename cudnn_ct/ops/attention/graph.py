@@ -20,13 +20,10 @@ SCALAR = (1, 1, 1, 1)
 
 
 class OperandGraph(NamedTuple):
-    """A graph, and the names of its operands: fields of the problem, or memory that a plan adds.
-
-    ``"sums"`` and ``"dq_sums"`` are float32 buffers between the kernels of a gradient.
-    """
+    """A graph, and the names of its operands: fields of the problem, or memory that a plan adds."""
 
     graph: Graph
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # "sums" and "dq_sums" are float32 buffers between the kernels of a gradient
 
 
 def graph_of(problem: AttentionProblem) -> Graph:
