@@ -38,9 +38,12 @@ def _rows(name: str, states: tuple[str, ...], last: tuple[str, ...]) -> dict[str
         arrays = (at[one] for one in (*operands, *given))
         return dict(zip(operands, getattr(ops, f"{name}_backward")(*arrays, **at.params), strict=True))
 
-    row = Row("rnn", operands, results, PARAMS, states, gradient=gradient, differentiable=len(results))
-    backward = Row("rnn_backward", (*operands, *given), found, PARAMS, (*states, *given))
-    return {name: row._replace(needs=dict.fromkeys(operands, operands)), f"{name}_backward": backward}
+    forward = Row(
+        operands, results, PARAMS, states, needs=dict.fromkeys(operands, operands), gradient=gradient,
+        differentiable=len(results), function="rnn",
+    )  # fmt: skip
+    backward = Row((*operands, *given), found, PARAMS, (*states, *given), function="rnn_backward")
+    return {name: forward, f"{name}_backward": backward}
 
 
 NETWORKS = {**_rows("lstm", ("h0", "c0"), ("hy", "cy")), **_rows("rnn", ("h0",), ("hy",))}

@@ -46,7 +46,6 @@ Needs = Mapping[str, tuple[str, ...]]
 class Row(NamedTuple):
     """An operation with a gradient, or one that a gradient calls."""
 
-    function: str  # public, called with ``fixed`` besides the parameters
     operands: tuple[str, ...]
     results: tuple[str, ...]  # fields of the function's result, or the name of its only one
     params: Mapping[str, Param] = NONE
@@ -59,6 +58,7 @@ class Row(NamedTuple):
     gradient: Gradient | None = None  # may return more than the wanted ones
     batch: Mapping[str, int] = NONE  # axes of samples, which do not depend on each other
     differentiable: int = 1  # so many results, unless there is no ``gradient``
+    function: str = ""  # public, called with ``fixed`` besides the parameters; by default that of the name
 
 
 def needs_of(row: Row, params: Mapping[str, Any]) -> Needs:

@@ -22,148 +22,132 @@ _OF_IMAGES = _first("x", "y", *f.STATISTICS)
 
 # Most normalisations, and their gradients.
 _NORMALISED = Row(
-    "", _NORM, ("y", *f.STATISTICS), f.EPSILON, needs=dict.fromkeys(_NORM, ("x", "scale", *f.STATISTICS))
+    _NORM, ("y", *f.STATISTICS), f.EPSILON, needs=dict.fromkeys(_NORM, ("x", "scale", *f.STATISTICS))
 )
-_NORM_BACKWARD = Row("", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.EPSILON)
+_NORM_BACKWARD = Row(("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.EPSILON)
 
 # fmt: off
-OPERATIONS: dict[str, Row] = {
-    "conv": Row(
-        "conv", ("x", "w"), ("y",), f.GEOMETRY,
-        needs={"x": ("w",), "w": ("x",)}, gradient=f.conv, batch=_XY,
-    ),
+_ROWS: dict[str, Row] = {
+    "conv": Row(("x", "w"), ("y",), f.GEOMETRY, needs={"x": ("w",), "w": ("x",)}, gradient=f.conv, batch=_XY),
     "conv_backward_data": Row(
-        "conv_backward_data", ("dy", "w"), ("dx",), {"x_shape": Param("shape"), **f.GEOMETRY},
-        needs={"dy": ("w",), "w": ("dy",)}, gradient=f.conv_backward_data, batch=_first("dy", "dx"),
+        ("dy", "w"), ("dx",), {"x_shape": Param("shape"), **f.GEOMETRY}, needs={"dy": ("w",), "w": ("dy",)},
+        gradient=f.conv_backward_data, batch=_first("dy", "dx"),
     ),
     "conv_backward_filter": Row(
-        "conv_backward_filter", ("dy", "x"), ("dw",), {"w_shape": Param("shape"), **f.GEOMETRY},
-        needs={"dy": ("x",), "x": ("dy",)}, gradient=f.conv_backward_filter,
+        ("dy", "x"), ("dw",), {"w_shape": Param("shape"), **f.GEOMETRY}, needs={"dy": ("x",), "x": ("dy",)},
+        gradient=f.conv_backward_filter,
     ),
-    "conv_backward_bias": Row(
-        "conv_backward_bias", ("dy",), ("db",), needs={"dy": ()}, gradient=f.conv_backward_bias,
-    ),
+    "conv_backward_bias": Row(("dy",), ("db",), needs={"dy": ()}, gradient=f.conv_backward_bias),
     "conv_transpose": Row(
-        "conv_transpose", ("x", "w"), ("y",), {**f.GEOMETRY, "output_padding": Param("ints", (0,))},
+        ("x", "w"), ("y",), {**f.GEOMETRY, "output_padding": Param("ints", (0,))},
         needs={"x": ("w",), "w": ("x",)}, gradient=f.conv_transpose, batch=_XY,
     ),
     "conv_bias_activation": Row(
-        "conv_bias_activation", ("x", "w", "bias", "residual"), ("y",), {**f.GEOMETRY, **f.FUSED},
-        optional=("bias", "residual"), needs=f.fused_conv_needs, gradient=f.fused_conv,
-        batch=_first("x", "residual", "y"),
+        ("x", "w", "bias", "residual"), ("y",), {**f.GEOMETRY, **f.FUSED}, optional=("bias", "residual"),
+        needs=f.fused_conv_needs, gradient=f.fused_conv, batch=_first("x", "residual", "y"),
     ),
     "activation": Row(
-        "activation", ("x",), ("y",), f.ACTIVATION,
-        needs=f.activation_needs, gradient=f.activation, batch=_XY,
+        ("x",), ("y",), f.ACTIVATION, needs=f.activation_needs, gradient=f.activation, batch=_XY,
     ),
     "activation_backward": Row(
-        "activation_backward", ("dy", "x", "y"), ("dx",), f.ACTIVATION,
-        needs=f.activation_backward_needs, gradient=f.activation_backward, batch=_BACKWARD,
+        ("dy", "x", "y"), ("dx",), f.ACTIVATION, needs=f.activation_backward_needs,
+        gradient=f.activation_backward, batch=_BACKWARD,
     ),
-    "pool": Row("pool", ("x",), ("y",), f.POOLING, needs=f.pool_needs, gradient=f.pool, batch=_XY),
+    "pool": Row(("x",), ("y",), f.POOLING, needs=f.pool_needs, gradient=f.pool, batch=_XY),
     "pool_backward": Row(
-        "pool_backward", ("dy", "x", "y"), ("dx",), f.POOLING,
-        needs=f.pool_backward_needs, gradient=f.pool_backward, batch=_BACKWARD,
+        ("dy", "x", "y"), ("dx",), f.POOLING, needs=f.pool_backward_needs, gradient=f.pool_backward,
+        batch=_BACKWARD,
     ),
-    "softmax": Row("softmax", ("x",), ("y",), f.SOFTMAX, needs={"x": ("y",)}, gradient=f.softmax),
-    "softmax_backward": Row("softmax_backward", ("dy", "y"), ("dx",), f.SOFTMAX),
-    "lrn": Row("lrn", ("x",), ("y",), f.LRN, needs={"x": ("x", "y")}, gradient=f.lrn, batch=_XY),
-    "lrn_backward": Row("lrn_backward", ("dy", "x", "y"), ("dx",), f.LRN, batch=_BACKWARD),
+    "softmax": Row(("x",), ("y",), f.SOFTMAX, needs={"x": ("y",)}, gradient=f.softmax),
+    "softmax_backward": Row(("dy", "y"), ("dx",), f.SOFTMAX),
+    "lrn": Row(("x",), ("y",), f.LRN, needs={"x": ("x", "y")}, gradient=f.lrn, batch=_XY),
+    "lrn_backward": Row(("dy", "x", "y"), ("dx",), f.LRN, batch=_BACKWARD),
     "batch_norm_training": Row(
-        "batch_norm_training", (*_NORM, "residual", "running_mean", "running_var"), ("y", *f.STATISTICS),
-        f.BATCH_NORM_TRAINING, optional=("residual", "running_mean", "running_var"),
-        updated=("running_mean", "running_var"), needs=f.batch_norm_needs, gradient=f.batch_norm_training,
+        (*_NORM, "residual", "running_mean", "running_var"), ("y", *f.STATISTICS), f.BATCH_NORM_TRAINING,
+        optional=("residual", "running_mean", "running_var"), updated=("running_mean", "running_var"),
+        needs=f.batch_norm_needs, gradient=f.batch_norm_training,
     ),
-    "batch_norm_backward": _NORM_BACKWARD._replace(function="batch_norm_backward"),
+    "batch_norm_backward": _NORM_BACKWARD,
     "batch_norm_activation_backward": Row(
-        "batch_norm_backward", ("dy", "x", "scale", *f.STATISTICS, "y"), (*f.NORM_GRADIENTS, "dz"),
-        {**f.EPSILON, "activation": Param("str", "relu")},
+        ("dy", "x", "scale", *f.STATISTICS, "y"), (*f.NORM_GRADIENTS, "dz"),
+        {**f.EPSILON, "activation": Param("str", "relu")}, function="batch_norm_backward",
     ),
     "batch_norm_inference": Row(
-        "batch_norm_inference", (*_NORM, "mean", "var"), ("y",), f.EPSILON,
-        needs=dict.fromkeys(_NORM, ("x", "scale", "mean", "var")), gradient=f.batch_norm_inference, batch=_XY,
+        (*_NORM, "mean", "var"), ("y",), f.EPSILON, needs=dict.fromkeys(_NORM, ("x", "scale", "mean", "var")),
+        gradient=f.batch_norm_inference, batch=_XY,
     ),
-    "batch_norm_inference_backward": Row(
-        "batch_norm_inference_backward", ("dy", "x", "scale", "mean", "var"), f.NORM_GRADIENTS, f.EPSILON,
-    ),
-    "instance_norm": _NORMALISED._replace(
-        function="instance_norm", gradient=f.instance_norm, batch=_OF_IMAGES,
-    ),
-    "instance_norm_backward": _NORM_BACKWARD._replace(function="instance_norm_backward"),
-    "group_norm": _NORMALISED._replace(
-        function="group_norm", params=f.GROUPS, gradient=f.group_norm, batch=_OF_IMAGES,
-    ),
-    "group_norm_backward": _NORM_BACKWARD._replace(function="group_norm_backward", params=f.GROUPS),
-    "layer_norm": _NORMALISED._replace(function="layer_norm", optional=("bias",), gradient=f.layer_norm),
+    "batch_norm_inference_backward": Row(("dy", "x", "scale", "mean", "var"), f.NORM_GRADIENTS, f.EPSILON),
+    "instance_norm": _NORMALISED._replace(gradient=f.instance_norm, batch=_OF_IMAGES),
+    "instance_norm_backward": _NORM_BACKWARD,
+    "group_norm": _NORMALISED._replace(params=f.GROUPS, gradient=f.group_norm, batch=_OF_IMAGES),
+    "group_norm_backward": _NORM_BACKWARD._replace(params=f.GROUPS),
+    "layer_norm": _NORMALISED._replace(optional=("bias",), gradient=f.layer_norm),
     "layer_norm_inference": Row(
-        "layer_norm", _NORM, ("y",), f.EPSILON, optional=("bias",), fixed={"training": False},
+        _NORM, ("y",), f.EPSILON, optional=("bias",), fixed={"training": False}, function="layer_norm",
     ),
-    "layer_norm_backward": _NORM_BACKWARD._replace(function="layer_norm_backward", params=NONE),
+    "layer_norm_backward": _NORM_BACKWARD._replace(params=NONE),
     "ada_layer_norm": _NORMALISED._replace(
-        function="ada_layer_norm", optional=("bias",), gradient=f.ada_layer_norm,
-        batch=_first(*_NORM, "y", *f.STATISTICS),
+        optional=("bias",), gradient=f.ada_layer_norm, batch=_first(*_NORM, "y", *f.STATISTICS),
     ),
     "ada_layer_norm_backward": _NORM_BACKWARD._replace(
-        function="ada_layer_norm_backward", params=NONE,
-        batch=_first("dy", "x", "scale", *f.STATISTICS, *f.NORM_GRADIENTS),
+        params=NONE, batch=_first("dy", "x", "scale", *f.STATISTICS, *f.NORM_GRADIENTS),
     ),
     "rms_norm": Row(
-        "rms_norm", _NORM, ("y", "invrms"), f.EPSILON, optional=("bias",),
+        _NORM, ("y", "invrms"), f.EPSILON, optional=("bias",),
         needs=dict.fromkeys(_NORM, ("x", "scale", "invrms")), gradient=f.rms_norm,
     ),
     "rms_norm_inference": Row(
-        "rms_norm", _NORM, ("y",), f.EPSILON, optional=("bias",), fixed={"training": False},
+        _NORM, ("y",), f.EPSILON, optional=("bias",), fixed={"training": False}, function="rms_norm",
     ),
-    "rms_norm_backward": Row("rms_norm_backward", ("dy", "x", "scale", "invrms"), ("dx", "dscale")),
+    "rms_norm_backward": Row(("dy", "x", "scale", "invrms"), ("dx", "dscale")),
     "rms_norm_bias_backward": Row(
-        "rms_norm_backward", ("dy", "x", "scale", "invrms"), f.NORM_GRADIENTS, fixed={"bias_gradient": True},
+        ("dy", "x", "scale", "invrms"), f.NORM_GRADIENTS, fixed={"bias_gradient": True},
+        function="rms_norm_backward",
     ),
     "matmul": Row(
-        "matmul", ("a", "b", "bias", "residual"), ("y",), f.MATMUL, optional=("bias", "residual"),
-        needs=f.matmul_needs, gradient=f.matmul,
+        ("a", "b", "bias", "residual"), ("y",), f.MATMUL, optional=("bias", "residual"), needs=f.matmul_needs,
+        gradient=f.matmul,
     ),
-    "matmul_backward": Row(
-        "matmul_backward", ("dy", "a", "b"), ("da", "db"), {"alpha": f.MATMUL["alpha"]},
-    ),
+    "matmul_backward": Row(("dy", "a", "b"), ("da", "db"), {"alpha": f.MATMUL["alpha"]}),
     "matmul_bias_backward": Row(
-        "matmul_backward", ("dy", "a", "b"), ("da", "db", "dbias"), {"alpha": f.MATMUL["alpha"]},
-        fixed={"bias_gradient": True},
+        ("dy", "a", "b"), ("da", "db", "dbias"), {"alpha": f.MATMUL["alpha"]}, fixed={"bias_gradient": True},
+        function="matmul_backward",
     ),
     "attention": Row(
-        "attention", (*f.QKV, "bias"), ("y", "stats"), f.ATTENTION, optional=("bias",),
-        fixed={"return_stats": True}, needs=dict.fromkeys((*f.QKV, "bias"), f.ATTENDED), gradient=f.attention,
+        (*f.QKV, "bias"), ("y", "stats"), f.ATTENTION, optional=("bias",), fixed={"return_stats": True},
+        needs=dict.fromkeys((*f.QKV, "bias"), f.ATTENDED), gradient=f.attention,
         batch=_first(*f.QKV, "y", "stats"),
     ),
     "attention_inference": Row(
-        "attention", (*f.QKV, "bias"), ("y",), f.ATTENTION, optional=("bias",), batch=_first(*f.QKV, "y"),
+        (*f.QKV, "bias"), ("y",), f.ATTENTION, optional=("bias",), batch=_first(*f.QKV, "y"),
+        function="attention",
     ),
     "attention_backward": Row(
-        "attention_backward", ("dy", *f.QKV, "y", "stats", "bias"), ("dq", "dk", "dv"), f.ATTENTION,
-        optional=("bias",), batch=_first("dy", *f.QKV, "y", "stats", "dq", "dk", "dv"),
+        ("dy", *f.QKV, "y", "stats", "bias"), ("dq", "dk", "dv"), f.ATTENTION, optional=("bias",),
+        batch=_first("dy", *f.QKV, "y", "stats", "dq", "dk", "dv"),
     ),
     "attention_bias_backward": Row(
-        "attention_backward", ("dy", *f.QKV, "y", "stats", "bias"), ("dq", "dk", "dv", "dbias"), f.ATTENTION,
-        optional=("bias",), fixed={"dbias": True},
+        ("dy", *f.QKV, "y", "stats", "bias"), ("dq", "dk", "dv", "dbias"), f.ATTENTION, optional=("bias",),
+        fixed={"dbias": True}, function="attention_backward",
     ),
     "ctc_loss": Row(
-        "ctc_loss", ("logits", "labels", "label_lengths", "input_lengths"), ("loss", "gradient"),
+        ("logits", "labels", "label_lengths", "input_lengths"), ("loss", "gradient"),
         needs={"logits": ("gradient",)}, gradient=f.ctc_loss,
     ),
     "affine_grid": Row(
-        "affine_grid", ("theta",), ("grid",), {"shape": Param("shape")},
-        needs={"theta": ()}, gradient=f.affine_grid,
+        ("theta",), ("grid",), {"shape": Param("shape")}, needs={"theta": ()}, gradient=f.affine_grid,
     ),
     "affine_grid_backward": Row(
-        "affine_grid_backward", ("dgrid",), ("dtheta",),
-        needs={"dgrid": ()}, gradient=f.affine_grid_backward, batch=_first("dgrid", "dtheta"),
+        ("dgrid",), ("dtheta",), needs={"dgrid": ()}, gradient=f.affine_grid_backward,
+        batch=_first("dgrid", "dtheta"),
     ),
     "grid_sample": Row(
-        "grid_sample", ("x", "grid"), ("y",), needs=dict.fromkeys(("x", "grid"), ("x", "grid")),
-        gradient=f.grid_sample, batch=_first("x", "grid", "y"),
+        ("x", "grid"), ("y",), needs=dict.fromkeys(("x", "grid"), ("x", "grid")), gradient=f.grid_sample,
+        batch=_first("x", "grid", "y"),
     ),
     "grid_sample_backward": Row(
-        "grid_sample_backward", ("dy", "x", "grid"), ("dx", "dgrid"),
-        batch=_first("dy", "x", "grid", "dx", "dgrid"),
+        ("dy", "x", "grid"), ("dx", "dgrid"), batch=_first("dy", "x", "grid", "dx", "dgrid"),
     ),
 }
 # fmt: on
+OPERATIONS = {name: row._replace(function=row.function or name) for name, row in _ROWS.items()}
