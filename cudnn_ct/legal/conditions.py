@@ -14,6 +14,7 @@ from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
 from ..graph.layouts import NATIVE
 from ..graph.offline import target_of
 from ..shapes.conv import ConvProblem, conv_problem, written_as
+from ..shapes.epilogue import FLOAT8
 from ..shapes.graph.pointwise import LOGICAL
 from ..shapes.graph.problem import PRODUCT_KINDS
 from ..shapes.specs import TensorSpec
@@ -242,6 +243,7 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
 
 _PRODUCTS: dict[str, Callable[[Product], bool]] = {
     "half precision": lambda product: GRAPH_DTYPES[product.dtype].itemsize == 2,
+    "float8": lambda product: product.dtype in FLOAT8,
     "exact gelu": _has("gelu_fwd"),
     "one element that several matrices of one column share": lambda product: product.shares_one,
     "at most 256 terms": lambda product: product.terms <= 256,

@@ -15,7 +15,7 @@ from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import ConvParameters, FusedConv, ScaledConv
-from cudnn_ct.shapes.matmul import matmul_problem
+from cudnn_ct.shapes.matmul import matmul_problem, scaled_matmul_problem
 from cudnn_ct.shapes.rnn import rnn_spec
 from cudnn_ct.shapes.scaled_attention import scaled_attention_problem
 from cudnn_ct.shapes.sequences import RNNProblem
@@ -241,10 +241,13 @@ def _float8(rng: random.Random) -> Iterator[Subject]:
 
 
 def _products(rng: random.Random) -> Iterator[Subject]:
-    dtype = rng.choice(("float32", "float16", "bfloat16"))
+    dtype = rng.choice(("float32", "float16", "bfloat16", "float8_e4m3"))
     m, k, n = (rng.choice((1, 8, 64, 128, 256, 512, 4096)) for _ in "mkn")
     batch = rng.choice(((), (), (2,)))
     specs = {"a": TensorSpec.packed((*batch, m, k), dtype), "b": TensorSpec.packed((*batch, k, n), dtype)}
+    if dtype == "float8_e4m3":
+        yield from subjects_of(scaled_matmul_problem(specs, (None,), None, "bfloat16"))
+        return
     if rng.random() < 0.5:
         specs["bias"] = TensorSpec.packed((n,), dtype)
     activation = rng.choice(("identity", "gelu", "relu"))
