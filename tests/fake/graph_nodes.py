@@ -96,9 +96,10 @@ SLOPES: dict[str, Callable[[float], float]] = {
 REDUCE: dict[str, Callable[[np.ndarray], float]] = {
     "ADD": math.fsum,
     "MUL": math.prod,
-    "MIN": min,
-    "MAX": max,
-    "AMAX": lambda v: max(map(abs, v)),
+    # Extremes pass over NaN; of nothing else, they are what the search begins with.
+    "MIN": lambda v: min((x for x in v if x == x), default=math.inf),
+    "MAX": lambda v: max((x for x in v if x == x), default=-math.inf),
+    "AMAX": lambda v: max((abs(x) for x in v if x == x), default=0.0),
     "AVG": lambda v: math.fsum(v) / len(v),
     "NORM1": lambda v: math.fsum(map(abs, v)),
     "NORM2": lambda v: math.sqrt(math.fsum(x * x for x in v)),

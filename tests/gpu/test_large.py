@@ -90,9 +90,9 @@ def test_reduce_equals_reference_when_elements_are_not_finite(
         values[1:, 2] = values[17, 1:] = -np.inf  # of nothing else, a maximum is the most negative number
         compare(ct.reduce(place(values), op=op, axis=axes), ct.reference.reduce(values, op=op, axis=axes))
         values[1:, 1], values[3, 0], values[20, 2], values[21, :] = np.inf, NAN, NAN, NAN
-        for alpha in (1, -2):
-            expected = ct.reference.reduce(values, op=op, axis=axes, alpha=alpha)
-            got = ct.reduce(place(values), op=op, axis=axes, alpha=alpha)
+        for given in ({}, {"alpha": -2}, {"propagate_nan": False}, {"propagate_nan": False, "alpha": -2}):
+            expected = ct.reference.reduce(values, op=op, axis=axes, **given)
+            got = ct.reduce(place(values), op=op, axis=axes, **given)
             compare(got, expected, exact=op in ("max", "min", "amax"))
 
 

@@ -36,7 +36,7 @@ from .._formulas import (
     pointwise,
     total,
 )
-from .legacy import NAN_GUARDS, nan_propagating, reduce_plan
+from .legacy import NAN_GUARDS, nan_ignoring, nan_propagating, reduce_plan
 
 # --- reductions by graphs alone, for a cuDNN that has no legacy calls --------------------------------------
 
@@ -177,7 +177,8 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
     matrix = _matrix(x, ordered)
     if matrix is None or form.only not in (None, matrix.kept):
         return None
-    if problem.op in NAN_GUARDS and not problem.propagate_nan:
+    joined = nan_propagating if problem.propagate_nan else nan_ignoring  # of the maximum and the minimum
+    if joined is nan_ignoring and problem.op in NAN_GUARDS and matrix.kept != FORMS["max"].only:
         return None
 
     def made(one: ReduceProblem) -> Plan:
@@ -194,7 +195,7 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
         if varying:
             raise NotSupportedError(varying)
     if problem.op in NAN_GUARDS:
-        return nan_propagating(problem, ordered, lambda one, _: made(one), context)
+        return joined(problem, ordered, lambda one, _: made(one), context)
     return made(problem)
 
 

@@ -21,6 +21,8 @@ from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
 from ...typing import OpTensorOp, ReduceOp
 
+Reduce = Callable[[ReduceProblem, Context], Plan]
+
 # For each extreme, the op that compares it with the sum of absolute values, and the factor of that sum.
 NAN_GUARDS: dict[str, tuple[OpTensorOp, float]] = {
     "max": ("max", -1.0),
@@ -43,9 +45,8 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
         if problem.op not in NAN_GUARDS or (problem.propagate_nan and problem.indices):
             return reduce_plan(problem, context)
         found = TensorSpec.packed(problem.kept.shape, problem.y.dtype)
-        if not problem.propagate_nan:
-            return _nan_ignoring(problem, found, context)
-        return nan_propagating(problem, found, reduce_plan, context)
+        joined = nan_propagating if problem.propagate_nan else nan_ignoring
+        return joined(problem, found, reduce_plan, context)
     plan = _identity_reduction(problem, context)
     if problem.indices is None:
         return plan
@@ -54,12 +55,7 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
     return chained([], [Step(zeros, (2,)), Step(plan, (0, 1))])
 
 
-def nan_propagating(
-    problem: ReduceProblem,
-    found: TensorSpec,
-    reduce: Callable[[ReduceProblem, Context], Plan],
-    context: Context,
-) -> Plan:
+def nan_propagating(problem: ReduceProblem, found: TensorSpec, reduce: Reduce, context: Context) -> Plan:
     """Return a plan for an extreme that propagates NaN, from calls that skip NaN.
 
     The extreme is compared with plus or minus the sum of absolute values. That sum is never less than the
@@ -76,8 +72,8 @@ def nan_propagating(
     return chained([found, found], steps)
 
 
-def _nan_ignoring(problem: ReduceProblem, found: TensorSpec, context: Context) -> Plan:
-    """Return a plan for an extreme that is NaN only if all elements are.
+def nan_ignoring(problem: ReduceProblem, found: TensorSpec, reduce: Reduce, context: Context) -> Plan:
+    """Return a plan for an extreme that is NaN only if all elements are; the arguments are as before.
 
     If they are, cuDNN 9.19 returns the value that its search begins with, so that the maximum is less than
     the minimum. Clipped to the range from -1 to 1 both are finite, and a negative difference has no root.
@@ -94,7 +90,7 @@ def _nan_ignoring(problem: ReduceProblem, found: TensorSpec, context: Context) -
     extremes: tuple[tuple[ReduceOp, int, int], ...] = ("max", largest, high), ("min", smallest, low)
     for op, at, clipped in extremes:
         indices = problem.indices if op == problem.op else None
-        search = reduce_plan(problem._replace(y=found, op=op, indices=indices), context)
+        search = reduce(problem._replace(y=found, op=op, indices=indices), context)
         steps += [
             Step(search, (0, at, 2) if indices else (0, at)),
             Step(at_least, (at, one, clipped)),
