@@ -204,6 +204,9 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
     "sums in float32": lambda p: p.core.compute == "float32",
     "sums rounded to float32": lambda p: rounds_to(p.core) == "float32",
     "a filter larger than 1": lambda p: any(length != 1 for length in p.core.w.shape[2:]),
+    "one window that covers the image": lambda p: (
+        p.core.w.shape[2:] == p.core.x.shape[2:] != p.core.y.shape[2:] and not any(map(any, p.core.padding))
+    ),
     "a filter of one element": lambda p: prod(p.core.w.shape[2:]) == 1,
     "more than 64 filters": lambda p: p.core.w.shape[0] > 64,
     "more than 65,535 images": lambda p: p.core.x.shape[0] > 65_535,

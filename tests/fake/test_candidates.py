@@ -209,6 +209,38 @@ def test_other_convolutions_are_no_products(
         ct.conv(x, w, **keywords, algo=PRODUCT, strict=True)
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("window", [(4, 5), (2, 3, 3), (1, 7)])
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+def test_images_of_one_window_are_products(
+    fake: FakeCudnn, direction: str, window: tuple[int, ...], layout: Any
+) -> None:
+    """As where a network embeds patches; other convolutions of the same shapes are none."""
+    fake.engines = [0]
+    source = np.random.default_rng(5)
+    x, w, y = (
+        ct.asarray(source.integers(-2, 3, shape).astype(np.float32), "float16", layout=layout)
+        for shape in ((24, 3, *window), (16, 3, *window), (24, 16, *(1 for _ in window)))
+    )
+    given: dict[str, tuple[Any, Any, tuple[Any, ...]]] = {
+        "forward": (ct.conv, ct.reference.conv, (x, w)),
+        "backward_data": (ct.conv_backward_data, ct.reference.conv_backward_data, (y, w, x.shape)),
+        "backward_filter": (ct.conv_backward_filter, ct.reference.conv_backward_filter, (y, x, w.shape)),
+    }
+    function, reference, operands = given[direction]
+    arrays = [one.numpy() if isinstance(one, ct.DeviceArray) else one for one in operands]
+    for keywords, product in (
+        ({}, True),
+        ({"stride": window}, True),
+        ({"mode": "convolution"}, False),
+    ):
+        got = function(*operands, **keywords)
+        np.testing.assert_array_equal(got.numpy(), reference(*arrays, **keywords))
+        assert (ct.last_plan().candidate.backend == "product") == product, keywords
+    function(*operands, algo="autotune")
+    assert "product engine" in ct.last_plan().describe()
+
+
 def test_product_of_misaligned_operands_runs_on_copies(fake: FakeCudnn) -> None:
     fake.engines = [0]
     flat = ct.asarray(np.arange(2 * 5 * 6 * 8 + 1, dtype=np.float32) % 5, "float16")

@@ -1,17 +1,20 @@
 """Convolutions with windows of one pixel as products of matrices, for which cuDNN has other engines.
 
-An image with channels last is a matrix with a row for each pixel.
+An image with channels last is a matrix with a row for each pixel. An image that one window covers is one
+pixel with more channels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
+from ...graph.offline import Planner
 from ...graph.plan import GraphPlan
 from ...plans.base import Candidate, Plan
 from ...shapes.conv import ROLES, ConvProblem
@@ -22,8 +25,8 @@ from ..matmul.source import TENSOR_CORES
 
 _TRANSPOSED = {"forward": "w", "backward_data": "", "backward_filter": "y"}
 _NO_PRODUCT = (
-    "only convolutions of half precision with windows, strides and groups of one, without padding and "
-    "fused operations, whose operands have channels last, are products"
+    "only convolutions of half precision with windows and strides of one and channels last, or with one "
+    "window that covers the image, without groups, padding and fused operations, are products"
 )
 
 
@@ -32,6 +35,7 @@ def product_of(problem: Any) -> MatmulProblem | None:
     """Return the product of half precision that computes a convolution on its operands; None without one."""
     if not isinstance(problem, ConvProblem) or problem.x.dtype not in HALF or problem.compute != "float32":
         return None
+    problem = _of_one_pixel(problem)
     if not (problem.aligned and problem.tensor_cores and "nhwc" in problem.common_layouts):
         return None
     if {*problem.w.shape[2:], *problem.stride, problem.groups} != {1} or any(map(any, problem.padding)):
@@ -41,6 +45,20 @@ def product_of(problem: Any) -> MatmulProblem | None:
         return None
     a, b, y = (_matrix(getattr(problem, role), role in _TRANSPOSED[problem.direction]) for role in roles)
     return MatmulProblem(a, b, None, None, None, None, None, None, y, None)
+
+
+def _of_one_pixel(problem: ConvProblem) -> ConvProblem:
+    """Return the problem of an image that one window covers, its elements as channels; others as they are."""
+    window = problem.w.shape[2:]
+    covers = window == problem.x.shape[2:] and problem.groups == 1 and not any(map(any, problem.padding))
+    if not (covers and problem.mode == "cross_correlation" and problem.common_layouts):
+        return problem
+    ones = (1,) * len(window)
+    x, w = (
+        TensorSpec.packed((one.shape[0], prod(one.shape[1:]), *ones), one.dtype)
+        for one in (problem.x, problem.w)
+    )
+    return problem._replace(x=x, w=w, stride=ones)
 
 
 def _matrix(spec: TensorSpec, transposed: bool) -> TensorSpec:
@@ -59,10 +77,18 @@ def all_candidates(problem: Any, context: Context) -> list[Candidate]:
     return _own(rows.values())
 
 
-def autotune_candidates(request: AlgoRequest, problem: Any, context: Context) -> list[Candidate]:
-    """Return the engines of the product to time: none in the forward direction, where they gain little."""
+def first_candidates(problem: Any, context: Context | Planner) -> list[Candidate]:
+    """Return the usable engines of the product from the first heuristic that has any."""
     product = product_of(problem)
-    if product is None or problem.direction == "forward":
+    stages = TENSOR_CORES.heuristics(product) if product else ()
+    found = ([row for row in find(context) if not row.rejected] for find in stages)
+    return _own(next(filter(None, found), []))
+
+
+def autotune_candidates(request: AlgoRequest, problem: Any, context: Context) -> list[Candidate]:
+    """Return the engines of the product to time: none for windows of one pixel forward, which gain little."""
+    product = product_of(problem)
+    if product is None or (problem.direction == "forward" and prod(problem.w.shape[2:]) == 1):
         return []
     return _own(TENSOR_CORES.autotune_candidates(product, context, request))
 

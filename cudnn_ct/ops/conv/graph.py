@@ -283,12 +283,16 @@ def candidates(
 
 
 def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidate]:
-    """Return the engine that measurements rank above cuDNN's own order for a problem, if there is one."""
+    """Return the engines that measurements rank above cuDNN's own order for a problem, if there are any."""
     if _unfit(problem):
         return []
     (subject,) = subjects_of(problem)
     for fact in applying("first", subject, target_of(context)):
         (name,) = fact.row["order"]
+        if name == "product":
+            from .as_product import first_candidates  # with the products, which few convolutions need
+
+            return first_candidates(problem, context)
         row = engine_by_name(graph_of(problem), _rules(problem, context), name, context)
         return [] if row.rejected else [row]
     return []
