@@ -63,6 +63,7 @@ def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Gr
 
 # The attributes of a node that hold its operands, the result last, by their number.
 NAMES = {2: ("xdesc", "ydesc"), 3: ("xdesc", "bdesc", "ydesc")}
+MIN_ELEMENTS = 2**24  # of large arrays; with fewer, building a plan costs more than it saves
 
 
 def in_one_order(*specs: TensorSpec) -> bool:

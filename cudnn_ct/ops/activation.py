@@ -24,7 +24,7 @@ from ..typing import Activation, ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
 from ._fallback import Implementation, by_engines, of_problem
-from ._formulas import Formulas, first_plan, in_one_order, matrix_of, pointwise
+from ._formulas import MIN_ELEMENTS, Formulas, first_plan, in_one_order, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
 from .conv.graph import MODES
@@ -140,7 +140,6 @@ def legacy_plan(problem: LayerProblem[ActivationSpec]) -> Plan:
     return tile(backward if problem.dx else forward, *tensors)
 
 
-MIN_ELEMENTS = 2**24  # elements; with fewer, building the plan costs more than it saves
 ORDER = (1, 0)  # the second configuration of the heuristics is faster by 5 to 10 % in all dtypes
 
 

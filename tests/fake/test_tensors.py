@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -311,6 +312,54 @@ def test_extremes_that_pass_over_nan_are_graphs_of_rows(
         got = ct.reduce(ct.asarray(values), **given, out=ct.asarray(out))
         assert len(fake.executed) == 2
         compare(got, ct.reference.reduce(values, **given, out=out), exact=True)
+
+
+LARGE: dict[str, tuple[dict[str, Any], bool]] = {
+    "add": ({}, True),
+    "mul": ({"op": "mul"}, True),
+    "half precision": ({"dtype": "bfloat16"}, True),
+    "in place": ({"in_place": True}, True),
+    "channels last": ({"layout": "nhwc"}, True),
+    "max": ({"op": "max"}, False),
+    "factors": ({"alpha1": 2}, False),
+    "beta": ({"beta": 1}, False),
+    "float64": ({"dtype": "float64"}, False),
+    "repeated": ({"shape": (1, 5, 1, 1)}, False),
+    "misaligned": ({"offset": 1}, False),
+    "small": ({"least": 10**6}, False),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_large_sums_and_products_are_graphs(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    given, expected = LARGE[case]
+    plain = {
+        "dtype": "float32",
+        "op": "add",
+        "shape": (3, 5, 7, 9),
+        "layout": "nchw",
+        "least": 100,
+        "offset": 0,
+    }
+    found = {name: given.get(name, value) for name, value in plain.items()}
+    monkeypatch.setattr(import_module("cudnn_ct.ops.tensor"), "MIN_ELEMENTS", found["least"])
+    fake.engines = True
+    values = integers((3, 5, 7, 9)), integers(found["shape"])
+    a, b = (ct.asarray(one, found["dtype"], layout=found["layout"]) for one in values)
+    if found["offset"]:
+        flat = ct.zeros((a.size + 1,), found["dtype"])
+        a, _ = flat[1:].reshape(a.shape), ct.transform(a, out=flat[1:].reshape(a.shape))
+    out = a if "in_place" in given else ct.full(a.shape, 1, found["dtype"], layout=found["layout"])
+    keywords = {name: given[name] for name in ("alpha1", "beta") if name in given}
+    wanted = ct.reference.op_tensor(
+        *(one.numpy() for one in (a, b)), op=found["op"], **keywords, out=out.numpy().copy()
+    )
+    fake.executed = []
+    got = ct.op_tensor(a, b, op=found["op"], **keywords, out=out)
+    compare(got, wanted, exact=True)
+    assert bool(fake.executed) == expected
 
 
 BIAS, POOL, CONVERT = "cudnnConvolutionBackwardBias", "cudnnPoolingForward", "cudnnOpTensor"

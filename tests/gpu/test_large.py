@@ -21,6 +21,7 @@ from .conftest import library, place
 activation = import_module("cudnn_ct.ops.activation")
 reduction = import_module("cudnn_ct.ops.reduce.graph")
 pooling = import_module("cudnn_ct.ops.pooling")
+tensor = import_module("cudnn_ct.ops.tensor")
 
 HALF_AND_SINGLE = ("float16", "bfloat16", "float32")
 NAN = float("nan")
@@ -196,6 +197,24 @@ def test_activation_by_graphs_equals_reference(
     compare(gradient, ct.reference.activation_backward(*operands, **keywords))
     legacy = mode in ("clipped_relu", "elu") or (dtype == "float32" and mode in ("sigmoid", "tanh"))
     assert ("graph" in chosen()) != legacy
+
+
+@pytest.mark.parametrize("op", ["add", "mul"])
+@pytest.mark.parametrize("dtype", HALF_AND_SINGLE)
+@pytest.mark.parametrize("size", [5, 2048, 3 * 1024 + 5])
+def test_sums_and_products_by_graphs_equal_reference(
+    monkeypatch: pytest.MonkeyPatch, size: int, dtype: str, op: str
+) -> None:
+    monkeypatch.setattr(tensor, "MIN_ELEMENTS", 0)
+    a, b = (Tensor((size,), dtype, "floats", seed=seed).array() for seed in (1, 2))
+    a[:5], b[:5] = (NAN, np.inf, -np.inf, 0, np.inf), (1, np.inf, np.inf, np.inf, -0.0)
+    expected = ct.reference.op_tensor(a, b, op=op)
+    x, out = place(a), place(np.full(size, NAN, a.dtype))
+    compare(ct.op_tensor(x, place(b), op=op, out=out), expected, exact=True)
+    assert "graph" in chosen()
+    compare(ct.op_tensor(x, place(b), op=op, out=x), expected, exact=True)
+    twice = ct.reference.op_tensor(a, a, op=op)
+    compare(ct.op_tensor(*[place(a)] * 2, op=op), twice, exact=True)
 
 
 # --- softmax and pooling -----------------------------------------------------------------------------------
