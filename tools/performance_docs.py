@@ -9,6 +9,7 @@ A table does not change if the file of its benchmark does not exist.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -59,7 +60,8 @@ def written(results: Path) -> dict[Path, str]:
         pages.setdefault(page, page.read_text(encoding="utf-8"))
         file = results / f"{benchmark}.json"
         if file.exists():
-            pages[page] = put(pages[page], name, table(read(file)), place)
+            found = [json.loads(file.read_text(encoding="utf-8"))] if table is short_targets else read(file)
+            pages[page] = put(pages[page], name, table(found), place)
     return pages
 
 
@@ -73,6 +75,22 @@ def put(page: str, name: str, block: str, place: str) -> str:
 
 
 # --- tables ------------------------------------------------------------------------------------------------
+
+
+def short_targets(records: list[Record]) -> str:
+    """Return the table of `benchmarks/all.py`, which one run makes."""
+    (one,) = records
+    about = one["about"]
+    lines = [
+        [bar["name"], str(bar["count"]), *map(number, (bar["value"], bar["limit"]))] for bar in one["bars"]
+    ]
+    head = f"{about['device']}, {about['seconds']} s, seed {about['seed']}."
+    return f"{head}\n\n{markdown(('', 'rows', 'measured', 'at most'), lines)}"
+
+
+def number(value: float | None) -> str:
+    """Return a ratio, a percentage, milliseconds or MiB as text for a table."""
+    return ratio(value) if value is None or value < 100 else f"{value:.0f}"
 
 
 def conv_in_full(records: list[Record]) -> str:
@@ -285,6 +303,7 @@ Table = Callable[[list[Record]], str]
 
 # The name in the marks, the benchmark, the page, and the function that returns the table.
 TABLES: tuple[tuple[str, str, str, Table], ...] = (
+    ("short", "all", "docs/performance.md", short_targets),
     ("layers", "layers", "docs/layer-calls.md", layers_by_family),
     ("conv", "conv", "docs/performance.md", conv_in_full),
     ("layers", "layers", "docs/performance.md", layers_in_full),
