@@ -34,28 +34,47 @@ class BoundedDict(dict[Any, Any]):
         return self.get(key, default)  # another thread may have dropped the entry
 
 
-class CallCache(BoundedDict):
-    """Prepared calls by keys, which contain one object for all parameters of a call: it is cheap to hash.
+MAX_LAYOUTS = 16  # of tensors in calls with the same parameters
 
-    ``parameters(*values)`` returns the object for values of the same types that were added; the types
-    distinguish 1, 1.0 and True, and members of enums from ints, but not within a tuple, where 1.0 may pass
-    for a known 1. It raises LookupError for others, so that
-    the values of a rejected call are not kept.
+
+class Parameters(list[Any]):
+    """Parameters as one object, which is cheap to hash, and functions that repeat calls with them."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+
+    def add(self, repeat: Any) -> None:
+        """Add a function unless it is None, and drop the oldest one beyond the limit."""
+        if repeat is not None:
+            self[:] = [repeat, *self[: MAX_LAYOUTS - 1]]
+
+
+class CallCache(BoundedDict):
+    """Prepared calls by keys, which contain one object for all parameters of a call.
+
+    ``parameters(*values)`` returns the :class:`Parameters` of values of the same types that were added; the
+    types distinguish 1, 1.0 and True, and members of enums from ints, but not within a tuple, where 1.0 may
+    pass for a known 1. It raises LookupError for others, so that the values of a rejected call are not kept.
     """
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         adding: list[bool] = []
 
-        def parameters(*_: Any) -> object:
+        def parameters(*_: Any) -> Parameters:
             if not adding:
                 raise LookupError
-            return object()
+            return Parameters()
 
         self._adding = adding
         self.parameters = lru_cache(self.limit, typed=True)(parameters)
 
-    def add_parameters(self, values: tuple[Any, ...]) -> object:
+    def clear(self) -> None:
+        super().clear()
+        self.parameters.cache_clear()
+
+    def add_parameters(self, values: tuple[Any, ...]) -> Parameters:
         """Return the object for values, whether they are known or not."""
         self._adding.append(True)
         try:

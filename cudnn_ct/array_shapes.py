@@ -91,14 +91,8 @@ class ShapeArray(DeviceArray):
         return self
 
 
-def active() -> bool:
-    """Return whether calls of this thread run on shapes only."""
-    return _active.get()
-
-
-def records() -> bool:
-    """Return whether the graphs of calls on shapes are planned and recorded."""
-    return _records.get()
+# Whether calls of this thread run on shapes only, and whether their graphs are planned and recorded.
+active, records = _active.get, _records.get
 
 
 @contextmanager

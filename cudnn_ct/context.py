@@ -218,11 +218,17 @@ class Context:
 _pinned: dict[int, object] = {}  # objects that CUDA graphs may use at any time, by identity
 
 
+class Contexts(dict[int, Context]):
+    """Contexts by device; ``last`` is one whose calls on tensors can be repeated."""
+
+    last: Context | None = None
+
+
 class _Thread(threading.local):
     """The contexts of this thread by device, and where what its captures use is kept."""
 
     def __init__(self) -> None:
-        self.contexts: dict[int, Context] = {}
+        self.contexts = Contexts()
         self.pins = _pinned
 
 
@@ -261,6 +267,7 @@ def current(stream: Stream) -> Context:
 def _forget() -> None:
     """Destroy this thread's contexts and all idle handles, for tests that replace the library."""
     local.contexts.clear()
+    local.contexts.last = None
     while _idle_handles:
         (library, device), pointers = _idle_handles.popitem()
         with streams.on_device(device):  # else cuDNN would create a context on another device

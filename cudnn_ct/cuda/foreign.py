@@ -11,14 +11,16 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
-from .._caches import BoundedDict
 from .._caller import INNER
 from ..dtypes import DTYPES, as_dtype
 from ..shapes.specs import UNALIGNED, TensorSpec
 from .array_key import ArrayKey, array_key
-from .stream import LASTING, Stream, default_stream, intern_stream, known_stream
+from .stream import LASTING, LEGACY_DEFAULT, Stream, default_stream, intern_stream, known_stream
+
+Reader = Callable[[Sequence[Any]], tuple[int, ...] | None]
 
 
 class Library:
@@ -45,12 +47,12 @@ class Library:
         """Return the address and the key of an array; None for one that only DLPack describes."""
         raise NotImplementedError
 
-    def known(self, arrays: Sequence[Any]) -> tuple[list[int], list[ArrayKey]] | None:  # noqa: ARG002
-        """Return the addresses and the keys of arrays with the attributes of others that were read."""
-        return None
+    def reader(self, arrays: Sequence[Any], keys: Sequence[ArrayKey]) -> Reader | None:  # noqa: ARG002
+        """Return a function that reads arrays with the attributes of these together; None if it is slower.
 
-    def learn(self, arrays: Sequence[Any], keys: Sequence[ArrayKey]) -> None:
-        """Keep the keys of arrays that were read."""
+        It returns the address of the current stream and those of the arrays; None if an attribute differs.
+        """
+        return None
 
     def device(self, array: Any) -> int:  # noqa: ARG002
         """Return the device of an array; negative for host memory, or if it is unknown."""
@@ -100,38 +102,37 @@ class PyTorch(Library):
         key = _key_of_torch(array.shape, strides, array.dtype, array.device, not pointer & UNALIGNED)
         return None if key is None or not pointer else (pointer, key)
 
-    def known(self, arrays: Sequence[Any]) -> tuple[list[int], list[ArrayKey]] | None:
-        try:
-            found = _known_tensors.get(_place_of(arrays))
-            if found is None:
-                return None
-            pointers: list[int] = []
-            for one in arrays:
-                if one.is_nested:  # the check does not take tensors without a shape
-                    return None
-                pointer = one.data_ptr()
-                if not pointer or pointer & UNALIGNED:
-                    return None
-                pointers.append(pointer)
-        except Exception:  # of any kind: a number, a transformation, a class with functions of its own
-            return None
-        for fits, keys, require in found:
-            if fits(*arrays):
-                return None if require and _records_gradients() else (pointers, keys)
-        return None
-
-    def learn(self, arrays: Sequence[Any], keys: Sequence[ArrayKey]) -> None:
+    def reader(self, arrays: Sequence[Any], keys: Sequence[ArrayKey]) -> Reader | None:
         fits = guard_of(arrays) if all(key.aligned for key in keys) else None
-        if fits is not None:
-            place = _place_of(arrays)
-            made = fits, list(keys), any(array.requires_grad for array in arrays)
-            _known_tensors[place] = [made, *_known_tensors.get(place, ())[: MAX_LAYOUTS - 1]]
+        if fits is None:
+            return None
+        device, records = keys[0].device, any(array.requires_grad for array in arrays)
+        raw = getattr(sys.modules[self.module]._C, "_cuda_getCurrentRawStream", None)
+        current = raw or (lambda device: self.current(device).handle)
+
+        def read(arrays: Sequence[Any]) -> tuple[int, ...] | None:
+            addresses = [current(device) or LEGACY_DEFAULT]
+            try:
+                for one in arrays:
+                    if one.is_nested:  # the check does not take tensors without a shape
+                        return None
+                    pointer = one.data_ptr()
+                    if not pointer or pointer & UNALIGNED:
+                        return None
+                    addresses.append(pointer)
+                known = fits(*arrays) and not (records and _records_gradients())
+            except Exception:  # of any kind: a number, a transformation, a class with functions of its own
+                return None
+            return (*addresses,) if known else None
+
+        return read
 
     def device(self, array: Any) -> int:
         return int(array.get_device())
 
-    def owner(self, array: Any) -> object:
-        return array.untyped_storage()
+    @property
+    def owner(self) -> Any:
+        return sys.modules[self.module].Tensor.untyped_storage
 
     def prepared(self, array: Any) -> Any:
         # Torch's own exports reject all tensors that require grad, and cuda.core, which bypasses them, none.
@@ -192,13 +193,8 @@ def _key_of_torch(
     return array_key(spec, device.index, aligned, False)
 
 
-MAX_KNOWN = 4096  # places
-MAX_LAYOUTS = 16  # of the tensors of a place
-_known_tensors = BoundedDict(MAX_KNOWN)
-
-
-def _place_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Return where tensors are found: to count them takes less time than to read shapes.
+def place_of(tensors: Sequence[Any]) -> tuple[int, ...]:
+    """Return a key that most tensors with other shapes do not have, in less time than their shapes.
 
     Queries of attention have one size while the keys grow, so the first tensor alone is not enough.
     """
@@ -235,13 +231,14 @@ def first_places(tensors: Sequence[Any]) -> list[int]:
 def _repeating(alone: Callable[..., bool], places: Sequence[int]) -> Callable[..., bool]:
     """Return a function of tensors of which some are those at other places; ``alone`` takes the others."""
     own = [place for place, first in enumerate(places) if place == first]
+    others = itemgetter(*own, own[-1])  # of one it would return no tuple
     repeated = [(place, first) for place, first in enumerate(places) if place != first]
 
     def fits(*tensors: Any) -> bool:
         for place, first in repeated:
             if tensors[place] is not tensors[first]:
                 return False
-        return alone(*[tensors[place] for place in own])
+        return alone(*others(tensors)[:-1])
 
     return fits
 

@@ -78,7 +78,7 @@ def _shared() -> Iterator[None]:
 
 
 _lock = threading.RLock()
-_contexts: dict[int, context.Context] = {}
+_contexts = context.Contexts()
 
 
 def _operands(call: Call, given: Iterable[Any]) -> dict[str, Any]:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from .. import array_shapes, context
-from .._caches import CallCache
+from .._caches import CallCache, Parameters
 from .._config import config
 from ..array import DeviceArray
 from ..array_creation import as_operand
-from ..context import Context
+from ..context import Context, local
 from ..cuda import stream as streams
 from ..cuda.allocator import allocate_block
+from ..cuda.foreign import place_of
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream, in_use
 from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
@@ -20,14 +21,14 @@ from ..shapes.checks import result_slots
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
 from ._operands import import_arrays, read_arrays, refuse_overlap, wrap_arrays
-from ._operation import NEW, CallSignature, Operation, PreparedCall
+from ._operation import NEW, ONE, ZERO, CallSignature, Operation, PreparedCall
+from ._repeated import repeat_of
 from ._replay import count_run, replayed
 from ._shapes import call_on_shapes
 from ._state import CallState
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
-ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 UNSCALED = (False, False)
 NO_VARIANT: tuple[str, ...] = ()
 _ALL_NEW = {type(None)}  # the types of results that are not given
@@ -54,6 +55,23 @@ def execute(
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = parse_scaling(alpha, beta, outs[0])
         scaled = (alpha != 1, beta != 0)
+    arrays = operands if state is stream is None else ()
+    if arrays and type(arrays[0]) is not DeviceArray and not array_shapes.active():
+        for out in outs:
+            if out is not None:
+                arrays += outs
+                break
+        if (last := local.contexts.last) is not None:
+            try:  # the place is that of `place_of`, whose call takes as long
+                n = len(arrays)
+                place = n, arrays[0].numel(), arrays[n // 2].numel()
+                known = last.calls.parameters(*place, op.problem, names, scaled, *params)
+            except Exception:  # of any kind: no tensor, one without a shape, new or unhashable parameters
+                known = Parameters()
+            for repeat in known:
+                results: Sequence[DeviceArray] | None = repeat(arrays, alpha, beta)
+                if results is not None:
+                    return results
     first = operands[0] if operands else outs[0]
     found = None
     if type(first) is not DeviceArray:
@@ -111,6 +129,11 @@ def execute(
         try:
             key.append(calls.parameters(*params) if params else None)
             call = calls.get(tuple(key))
+            if call is not None and arrays and found is not None:
+                keys = [one for one in found[1] if one is not None]
+                repeat = repeat_of(run, ctx, call, arrays, keys, len(operands))
+                if repeat is not None:
+                    calls.add_parameters((*place_of(arrays), op.problem, names, scaled, *params)).add(repeat)
         except (LookupError, TypeError):  # new or unhashable parameters
             pass
         if call is None:
@@ -227,7 +250,7 @@ def run(
         facts = (*facts, ctx.lent.handle, ctx.lent.size)
     if ctx.stream is not stream:  # this also rejects a stream that a recorded function must not use
         ctx.set_stream(stream)
-    if elsewhere or not replayed(ctx, call, facts, fresh=fresh):
+    if elsewhere or not replayed(ctx, call, facts, fresh):
         arrays: Sequence[DeviceArray] = operands
         if set(map(type, operands)) != {DeviceArray}:
             arrays = [  # those that were only read become arrays of this package

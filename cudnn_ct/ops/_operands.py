@@ -73,14 +73,7 @@ def read_arrays(
     this package; None if an array has to be imported by :func:`import_arrays`.
     """
     where = in_use.get() if stream is None else stream
-    arrays = [*operands]
-    for out in outs:
-        if out is not None:  # `in` would compare tensors
-            arrays.append(out)
-    library = library_of(type(arrays[0]))
-    known = library.known(arrays) if library is not None else None
-    if library is not None and known is not None:
-        return _known_arrays(len(operands), outs, library, *known, where)
+    library: Library | None = None
     keys: list[ArrayKey | None] = []
     pointers: list[int] = []
     given: list[DeviceArray | None] = []
@@ -114,32 +107,7 @@ def read_arrays(
         else:
             pointers.append(pointer)
         keys.append(key)
-    if library and all(library_of(type(array)) is library for array in arrays):
-        library.learn(arrays, [key for key in keys if key is not None])
     return None if where is None else (where, keys, pointers, given)
-
-
-def _known_arrays(
-    count: int, outs: Sequence[Any], library: Library, pointers: list[int], keys: list[Any], where: Any
-) -> tuple[Stream, list[ArrayKey | None], list[int], Sequence[Any]] | None:
-    """Return what :func:`read_arrays` does for addresses and keys of operands and of the outputs given."""
-    home = library.current(keys[0].device)
-    if where is not None and where is not home:
-        return None
-    if len(keys) == count:
-        return home, [*keys, *outs], pointers, outs
-    if len(outs) == 1:
-        (out,) = outs
-        out = DeviceArray(keys[-1], pointers.pop(), library.owner(out), home, home, True)
-        return home, keys, pointers, (out,)
-    found, given, place = keys[:count], [], count
-    for out in outs:
-        if out is not None:
-            out = DeviceArray(keys[place], pointers[place], library.owner(out), home, home, True)
-            place += 1
-        found.append(None if out is None else out.key)
-        given.append(out)
-    return home, found, pointers[:count], given
 
 
 def wrap_arrays(

@@ -37,16 +37,16 @@ _Captured = tuple[Graph, Callable[..., int]]
 """A graph, and the function that launches it; that for any pointers takes these."""
 
 
-def replayed(ctx: Context, call: PreparedCall, key: Any, *, fresh: bool = False) -> bool:
+def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) -> bool:
     """Launch a graph of a call instead of its plan; return whether that was done.
 
     ``key`` is all that a graph depends on in this call: the stream, the pointers, and what else varies.
     ``fresh`` is whether all results are new memory, so that they overlap nothing.
     """
-    running, ctx.running = ctx.running, True  # a finalizer must not free the workspace of the graph
+    running = ctx.running
+    ctx.running = True  # a finalizer must not free the workspace of the graph
     try:
-        replay = call.replays.get(key)
-        if replay is None:
+        if (replay := call.replays.get(key)) is None:
             end = 1 + len(call.spans)
             if len(key) == end:  # as of most calls: a slice takes as long as all else here
                 other, pointers = call.replays.get((None, key[0])), key[1:]

@@ -78,8 +78,10 @@ def op_tensor(
         return corrected(op_tensor, locals())
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors belong to a run, so that a learning rate that changes in each step needs one prepared call.
-    factors = rules.OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
-    alpha = ONE if factors == (1, 1) else factors
+    alpha: Any = ONE
+    if alpha1 is not ONE or alpha2 is not ONE:
+        factors = rules.OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
+        alpha = ONE if factors == (1, 1) else factors
     return execute(_OP_TENSOR, names, given, (op, propagate_nan), alpha, beta, (out,), stream)[0]
 
 

@@ -11,8 +11,8 @@ from ..array import DeviceArray
 from ..context import Context, local
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
-from ..ops._call import NO_VARIANT, ONE, ZERO, run
-from ..ops._operation import PreparedCall
+from ..ops._call import NO_VARIANT, run
+from ..ops._operation import ONE, ZERO, PreparedCall
 from ..ops._replay import replayed
 from ..ops._state import PerContext
 from ..shapes.specs import UNALIGNED
@@ -85,7 +85,7 @@ class KnownFunction:
             key = (where.handle, *part.pointers(pointers), *part.more, *lent)
         previous = None if ctx.alone else ctx.enter()
         try:
-            done = replayed(ctx, part.call, key, fresh=part.fresh)
+            done = replayed(ctx, part.call, key, part.fresh)
         finally:
             if previous is not None:
                 streams.restore_device(previous)

@@ -22,7 +22,7 @@ LEFT_OUT = ("cli", "reference", "_bindings")
 CACHES = {"cache", "lru_cache", "cached_property"}
 CONTAINERS = {
     "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "BoundedDict", "CallCache", "local",
-    "ContextVar", "WeakSet", "WeakValueDictionary", "WeakKeyDictionary",
+    "Contexts", "ContextVar", "WeakSet", "WeakValueDictionary", "WeakKeyDictionary",
 }  # fmt: skip
 # Filled while their owner is created or defined, or with an entry per implementation or measurement.
 MADE_WITH_THEIR_OWNER = {

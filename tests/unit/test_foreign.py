@@ -122,8 +122,7 @@ def test_array_of_cupy_is_read_with_its_strides_and_address() -> None:
 
 def test_tensors_are_not_known_without_the_guards_of_torch() -> None:
     torch, arrays = foreign.LIBRARIES[0], (Tensor(), Tensor())
-    torch.learn(arrays, [imported(one).key for one in arrays])
-    assert torch.known(arrays) is None
+    assert torch.reader(arrays, [imported(one).key for one in arrays]) is None
 
 
 def test_call_works_on_the_current_stream_of_the_first_library(waits: Waits) -> None:

@@ -1,0 +1,67 @@
+"""Calls on arrays of another library with the attributes of those that a prepared call was made on before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._config import config
+from ..array import DeviceArray
+from ..context import Context, local
+from ..cuda import stream as streams
+from ..cuda.array_key import ArrayKey
+from ..cuda.foreign import library_of
+from ..cuda.stream import LEGACY_DEFAULT, in_use
+from ._operation import ONE, ZERO, PreparedCall
+from ._replay import replayed
+
+
+def repeat_of(
+    run: Callable[..., Sequence[DeviceArray]],
+    ctx: Context,
+    call: PreparedCall,
+    arrays: Sequence[Any],
+    keys: Sequence[ArrayKey],
+    count: int,
+) -> Callable[..., Sequence[DeviceArray] | None] | None:
+    """Return a function that makes a call on other arrays, with alpha and beta; None if there is none.
+
+    The arrays are ``count`` operands, and the results unless all are new. The function returns None if their
+    attributes, the settings or the stream are others. ``run`` is that of `ops._call`.
+    """
+    library = library_of(type(arrays[0]))
+    if library is None or any(library_of(type(one)) is not library for one in arrays):
+        return None
+    if local.contexts.get(ctx.device) is not ctx:  # within another call
+        return None
+    read = library.reader(arrays, keys)
+    if read is None:
+        return None
+    snapshot, default, device, alone = config.snapshot, ctx.default, ctx.device, ctx.alone
+    owner, current, end = library.owner, library.current, 1 + count
+    given = [*enumerate(keys)][count:]
+    new: tuple[Any, ...] = (None,) * len(call.result_slots)
+
+    def repeat(arrays: tuple[Any, ...], alpha: Any, beta: Any) -> Sequence[DeviceArray] | None:
+        facts = read(arrays)
+        if facts is None or ctx.running or config.snapshot is not snapshot:
+            return None
+        where = default if facts[0] == LEGACY_DEFAULT else current(device)
+        if (used := in_use.get()) is not None and used is not where:
+            return None
+        outs = () if given else new
+        for place, key in given:
+            outs += (DeviceArray(key, facts[1 + place], owner(arrays[place]), where, where, True),)
+        previous = None if alone else ctx.enter()
+        try:
+            plain = given and alpha is ONE and beta is ZERO and ctx.lent is None and ctx.watched is None
+            if plain and ctx.stream is where and replayed(ctx, call, facts):
+                ctx.last_call = call
+                return outs
+            return run(ctx, call, arrays[:count], outs, facts[:end], False, alpha, beta, where)
+        finally:
+            if previous is not None:
+                streams.restore_device(previous)
+
+    local.contexts.last = ctx
+    return repeat
