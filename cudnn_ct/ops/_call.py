@@ -21,7 +21,7 @@ from ..shapes.checks import result_slots
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
 from ._operands import import_arrays, read_arrays, refuse_overlap, wrap_arrays
-from ._operation import NEW, ONE, ZERO, CallSignature, Operation, PreparedCall
+from ._operation import NEW, CallSignature, Operation, PreparedCall
 from ._repeated import repeat_of
 from ._replay import count_run, replayed
 from ._shapes import call_on_shapes
@@ -29,6 +29,7 @@ from ._state import CallState
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
+ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 UNSCALED = (False, False)
 NO_VARIANT: tuple[str, ...] = ()
 _ALL_NEW = {type(None)}  # the types of results that are not given
@@ -62,10 +63,10 @@ def execute(
                 arrays += outs
                 break
         if (last := local.contexts.last) is not None:
+            find, n = last.calls.parameters, len(arrays)
             try:  # the place is that of `place_of`, whose call takes as long
-                n = len(arrays)
-                place = n, arrays[0].numel(), arrays[n // 2].numel()
-                known = last.calls.parameters(*place, op.problem, names, scaled, *params)
+                first, middle = arrays[0].numel(), arrays[n // 2].numel()
+                known = find(n, first, middle, op.problem, names, scaled, *params)
             except Exception:  # of any kind: no tensor, one without a shape, new or unhashable parameters
                 known = Parameters()
             for repeat in known:

@@ -20,7 +20,6 @@ from ._keys import freeze, scaling_kind
 from ._operands import byte_extent, check_writable, representable, unexpanded
 from ._pieces import Independent, InPieces, Piece, pieces_of
 
-ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls
 MAX_POINTER_SETS = 256  # sets of pointers of which a call counts the runs
 

@@ -12,9 +12,9 @@ from ..context import Context, local
 from ..cuda import stream as streams
 from ..cuda.stream import Stream, in_use
 from ..plans.base import Candidate
-from ._call import run
+from ._call import ONE, ZERO, run
 from ._operands import read_arrays
-from ._operation import ONE, ZERO, PreparedCall
+from ._operation import PreparedCall
 from ._repeated import repeat_of
 from ._replay import replayed
 from ._state import PerContext

@@ -12,7 +12,7 @@ from ..cuda import stream as streams
 from ..cuda.array_key import ArrayKey
 from ..cuda.foreign import library_of
 from ..cuda.stream import LEGACY_DEFAULT, in_use
-from ._operation import ONE, ZERO, PreparedCall
+from ._operation import PreparedCall
 from ._replay import replayed
 
 
@@ -54,8 +54,9 @@ def repeat_of(
             outs += (DeviceArray(key, facts[1 + place], owner(arrays[place]), where, where, True),)
         previous = None if alone else ctx.enter()
         try:
-            plain = given and alpha is ONE and beta is ZERO and ctx.lent is None and ctx.watched is None
-            if plain and ctx.stream is where and replayed(ctx, call, facts):
+            # As in `run`, which reads pointers again. Keys of replays of scaled calls have more than these.
+            plain = given and ctx.stream is where and ctx.lent is None and ctx.watched is None
+            if plain and replayed(ctx, call, facts):
                 ctx.last_call = call
                 return outs
             return run(ctx, call, arrays[:count], outs, facts[:end], False, alpha, beta, where)

@@ -11,8 +11,8 @@ from ..array import DeviceArray
 from ..context import Context, local
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
-from ..ops._call import NO_VARIANT, run
-from ..ops._operation import ONE, ZERO, PreparedCall
+from ..ops._call import NO_VARIANT, ONE, ZERO, run
+from ..ops._operation import PreparedCall
 from ..ops._replay import replayed
 from ..ops._state import PerContext
 from ..shapes.specs import UNALIGNED
@@ -66,7 +66,7 @@ class KnownFunction:
         self._results = results
         self._parts = PerContext[tuple[object, tuple[_Part, ...]]]()
 
-    def replay(self, where: Stream, pointers: Sequence[int], *lent: int) -> bool:
+    def replay(self, where: Stream, pointers: Sequence[int], lent: tuple[int, ...] = ()) -> bool:
         """Launch the graph of a function that is one call; return whether that was done.
 
         ``lent`` are the address and the size of a workspace of the caller. The pointers of a replay are

@@ -12,7 +12,7 @@ from .. import context
 from ..cuda import recording as recordings
 from ..cuda import stream as streams
 from ..cuda.foreign import library_of
-from ..cuda.stream import Stream
+from ..cuda.stream import Stream, in_use
 from .known import KnownFunction
 from .symbolic import Meta
 from .workspace import LEARNED, SMALL, Needs
@@ -71,9 +71,12 @@ class Call:
 
     def run(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """Return the results for operands with these attributes, None for one that is not given."""
-        empty = self._empty
-        outs = [empty(shape, strides, dtype) for shape, strides, dtype in self._results]
-        if streams.in_use.get() is not None or recordings.current() is not None:
+        empty, results = self._empty, self._results
+        if len(results) == 1:  # a comprehension takes as long as the allocation
+            outs = [empty(*results[0])]
+        else:
+            outs = [empty(shape, strides, dtype) for shape, strides, dtype in results]
+        if in_use.get() is not None or recordings.current() is not None:
             self._call(tensors, outs)
             return outs
         arrays = [*tensors, *outs]
@@ -84,11 +87,11 @@ class Call:
                 pointers = [*map(_address, arrays)]
         except RuntimeError as error:
             raise WithoutMemoryError("an operand has no memory of its own") from error
-        where, nbytes = current_stream(self._index), self._needs.nbytes
-        if self._known is not None and self._needs.runs == LEARNED:
-            memory = empty((nbytes,), (1,), torch.uint8) if nbytes > SMALL else None
-            lent = () if memory is None else (memory.data_ptr(), nbytes)
-            if self._known.replay(where, pointers, *lent):
+        where, needs = current_stream(self._index), self._needs
+        if self._known is not None and needs.runs == LEARNED:
+            memory = empty((needs.nbytes,), (1,), torch.uint8) if needs.nbytes > SMALL else None
+            lent = () if memory is None else (memory.data_ptr(), needs.nbytes)
+            if self._known.replay(where, pointers, lent):
                 return outs
             del memory  # torch gives its address to the workspace of the call, which can be recorded then
         if pointers.count(0) != self._absent:  # such a call is never recorded

@@ -28,10 +28,10 @@ from ...typing import (
     Shape,
     StreamLike,
 )
-from .._call import check_beta
+from .._call import ONE, ZERO, check_beta
 from .._documented import documented
 from .._operands import present, read_or_import, representable, stream_of
-from .._operation import ONE, ZERO, Operation, PreparedCall
+from .._operation import Operation, PreparedCall
 from .._prepared import Prepared, ThreadPlan, launch_known, run_checked, run_known
 from .._state import PerContext
 from .call import CONV, ConvParams, SampleOperands, request_of

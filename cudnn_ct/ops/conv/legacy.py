@@ -21,7 +21,7 @@ from ...plans.program import Program, Step, Steps
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import ActivationSpec, ConvolutionSpec, FilterSpec, equivalent_strides
-from .._operation import ONE, ZERO
+from .._call import ONE, ZERO
 from .graph import Packing, geometry_of, layout_conversions, relaid_out
 
 

@@ -19,10 +19,10 @@ from ...shapes.norm import BatchNormGradients, BatchNormResult
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, NormMode, OutLike, StreamLike
-from .._call import execute, parse_scaling
+from .._call import ONE, ZERO, execute, parse_scaling
 from .._documented import documented
 from .._operands import results_of_calls, stream_of
-from .._operation import ONE, ZERO, Operation
+from .._operation import Operation
 from .._pieces import along
 from .plans import GRADIENT, INFERENCE, TRAINING
 

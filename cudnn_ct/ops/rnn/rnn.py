@@ -30,9 +30,8 @@ from ...typing import (
     SequenceLayout,
     StreamLike,
 )
-from .._call import execute
+from .._call import ZERO, execute
 from .._documented import documented
-from .._operation import ZERO
 from .._state import OwnedCache
 from ..dropout import DropoutState, check_seed
 from .gradients import RNNGradients, RNNReserve, rnn_result_slots
