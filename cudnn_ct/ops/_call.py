@@ -70,7 +70,7 @@ def execute(
             except Exception:  # of any kind: no tensor, one without a shape, new or unhashable parameters
                 known = Parameters()
             for repeat in known:
-                results: Sequence[DeviceArray] | None = repeat(arrays, alpha, beta)
+                results: Sequence[DeviceArray] | None = repeat(last, arrays, alpha, beta)
                 if results is not None:
                     return results
     first = operands[0] if operands else outs[0]

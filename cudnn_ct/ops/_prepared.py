@@ -145,7 +145,7 @@ def run_known(
     arrays = (*inputs, *[one for one in outs if one is not None])
     if theirs and last is not None and (mine := last.plans.get(plans.token)) is not None:
         for repeat in mine.repeats:
-            results: Sequence[DeviceArray] | None = repeat(arrays, alpha, beta)
+            results: Sequence[DeviceArray] | None = repeat(last, arrays, alpha, beta)
             if results is not None:
                 return results
     if where is None and not theirs:

@@ -24,10 +24,11 @@ def repeat_of(
     keys: Sequence[ArrayKey],
     count: int,
 ) -> Callable[..., Sequence[DeviceArray] | None] | None:
-    """Return a function that makes a call on other arrays, with alpha and beta; None if there is none.
+    """Return a function that makes a call of ``ctx`` on other arrays; None if there is none.
 
-    The arrays are ``count`` operands, and the results unless all are new. The function returns None if their
-    attributes, the settings or the stream are others. ``run`` is that of `ops._call`.
+    It takes the context, which keeps it, the arrays, alpha and beta. The arrays are ``count`` operands, and
+    the results unless all are new. It returns None if their attributes, the settings or the stream are
+    others. ``run`` is that of `ops._call`.
     """
     library = library_of(type(arrays[0]))
     if library is None or any(library_of(type(one)) is not library for one in arrays):
@@ -42,7 +43,7 @@ def repeat_of(
     given = [*enumerate(keys)][count:]
     new: tuple[Any, ...] = (None,) * len(call.result_slots)
 
-    def repeat(arrays: tuple[Any, ...], alpha: Any, beta: Any) -> Sequence[DeviceArray] | None:
+    def repeat(ctx: Context, arrays: tuple[Any, ...], alpha: Any, beta: Any) -> Sequence[DeviceArray] | None:
         facts = read(arrays)
         if facts is None or ctx.running or config.snapshot is not snapshot:
             return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -318,3 +321,22 @@ def test_plan_repeats_its_calls_on_tensors(door: FakeCudnn, monkeypatch: pytest.
     finally:
         ct.config.deterministic = False
     assert seen
+
+
+def test_context_of_a_thread_ends_with_it(slow: list[int]) -> None:
+    kept: list[Any] = []
+
+    def work() -> None:
+        learnt(tensor(*SHAPE))
+        assert len(slow) == 2
+        kept.append(weakref.ref(context.of_device(0)))
+
+    gc.collect()
+    gc.disable()
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert kept[0]() is None
+    finally:
+        gc.enable()
