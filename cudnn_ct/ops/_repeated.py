@@ -33,14 +33,15 @@ def repeat_of(
     library = library_of(type(arrays[0]))
     if library is None or any(library_of(type(one)) is not library for one in arrays):
         return None
-    if local.contexts.get(ctx.device) is not ctx:  # within another call
+    given = [*enumerate(keys)][count:]
+    partly = given and len(given) < len(call.result_slots)
+    if partly or local.contexts.get(ctx.device) is not ctx:  # or it is made within another call
         return None
     read = library.reader(arrays, keys)
     if read is None:
         return None
     snapshot, default, device, alone = config.snapshot, ctx.default, ctx.device, ctx.alone
     owner, current, end = library.owner, library.current, 1 + count
-    given = [*enumerate(keys)][count:]
     new: tuple[Any, ...] = (None,) * len(call.result_slots)
 
     def repeat(ctx: Context, arrays: tuple[Any, ...], alpha: Any, beta: Any) -> Sequence[DeviceArray] | None:

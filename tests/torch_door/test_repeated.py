@@ -340,3 +340,16 @@ def test_context_of_a_thread_ends_with_it(slow: list[int]) -> None:
         assert kept[0]() is None
     finally:
         gc.enable()
+
+
+def test_graph_with_several_results_writes_those_that_are_given(door: FakeCudnn) -> None:
+    door.host.devices, door.engines = 1, True
+    g, (x, y) = ct.Graph(), (tensor(*SHAPE), tensor(*SHAPE))
+    a, b = g.input(SHAPE), g.input(SHAPE)
+    graph = g.build(a + b, a * b)
+    for given in (0, 1, 2, 3) * 4:
+        outs = tuple(tensor(*SHAPE) if given >> at & 1 else None for at in range(2))
+        results = graph(x, y, out=outs)
+        for result, out, expected in zip(results, outs, (x + y, x * y), strict=True):
+            torch.testing.assert_close(torch.from_numpy(result.numpy()), expected)
+            assert out is None or result.pointer == out.data_ptr()
