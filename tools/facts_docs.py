@@ -94,8 +94,8 @@ def _versions() -> Iterator[str]:
     yield "|---|---|---|---|"
     for minor in MINORS:
         rows = [row for row in table() if row.get("effect") in WRONG and "operations" in row]
-        ended = [row for row in rows if _minor(row, "before") == minor]
         began = [row for row in rows if _minor(row, "from") == minor]
+        ended = [row for row in rows if _minor(row, "before") == minor and row not in began]
         yield _line(f"9.{minor}", _names(ended), _names(began), _new(minor))
 
 
@@ -161,8 +161,10 @@ def _source(row: dict[str, Any]) -> str:
     if source.startswith("https://"):
         return f" ([source]({source}))"
     found = row.get("found")
-    measured = f"measured with cuDNN {found['cudnn']} on {found['gpu']}" if found else source
-    return f" ({measured})" if measured else ""
+    if not found:
+        return f" ({source})" if source else ""
+    earlier = f", not with {found['not_in']}" if "not_in" in found else ""
+    return f" (measured with cuDNN {found['cudnn']} on {found['gpu']}{earlier})"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct.facts import KINDS, Target, why_not_a_fact
+from cudnn_ct.facts import KINDS, Target, facts, why_not_a_fact
 from cudnn_ct.legal.conditions import FAMILIES, applying, conditions_of, why_unknown
 from cudnn_doctor.read.bad_combinations import table, version_numbers
 
@@ -56,6 +56,22 @@ def applies(row: dict[str, Any], operation: str, subject: Any, target: Target) -
 def test_row_is_a_fact(row: dict[str, Any]) -> None:
     assert why_not_a_fact(row) == ""
     assert why_unknown(row) == ""
+
+
+@pytest.mark.parametrize("row", [row for row in FACTS if "found" in row], ids=lambda row: row["name"])
+def test_measured_fault_holds_for_older_versions_that_were_not_measured(row: dict[str, Any]) -> None:
+    """The version of the first measurement is not where a fault begins."""
+    assert set(row["found"]) - {"not_in"} == {"cudnn", "gpu"}
+    first, right = row.get("cudnn", {}).get("from", ""), row["found"].get("not_in")
+    if row["effect"] != "slow":  # engines to time in addition are those of the measured version
+        assert first == (f"9.{version_numbers(right)[1] + 1}" if right else "")
+
+
+@pytest.mark.parametrize("version", [91801, 92101, 92401, 92601, 92700])
+def test_jit_engine_that_was_measured_once_is_rejected_in_all_versions(version: int) -> None:
+    """The settings and the workspace of these engines are the same in all of them."""
+    names = {fact.name for fact in facts("engine", "conv", Target(version, "jit", (9, 0)))}
+    assert {"conv-nchw-jit", "conv-nchw-jit-4", "conv-channels-jit-2"} <= names
 
 
 @pytest.mark.parametrize("row", OF_PROBLEMS, ids=lambda row: row["name"])

@@ -267,17 +267,17 @@ def test_pooling_gradient_of_a_large_window_is_rejected(jit: FakeCudnn) -> None:
         ct.pool_backward(y, x, y, window=12)
 
 
-@pytest.mark.parametrize(("version", "runs"), [(91900, 1), (92700, 2)])
+@pytest.mark.parametrize("version", [91900, 92700])
 def test_products_of_one_column_share_a_bias_one_at_a_time(
-    jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch, version: int, runs: int
+    jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    """Engines of 9.27 read behind a bias of one element."""
+    """Engines of 9.27 read behind a bias of one element; those of older versions were not run."""
     rules.forget()
     monkeypatch.setattr(_lib.load(), "version", version)
     a, b, bias = np.ones((2, 8, 4), np.float32), np.ones((2, 4, 1), np.float32), np.ones(1, np.float32)
     y = ct.matmul(*map(ct.asarray, (a, b)), bias=ct.asarray(bias))
     np.testing.assert_array_equal(y.numpy(), a @ b + bias)
-    assert jit.names().count("cudnnBackendExecute") == runs
+    assert jit.names().count("cudnnBackendExecute") == 2
 
 
 def test_scale_reads_misaligned_operands_and_views(jit: FakeCudnn) -> None:

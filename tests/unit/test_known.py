@@ -33,8 +33,9 @@ FIELDS = [
         "source",
     ),
     "libraries",
+    "found",
 ]
-OPTIONAL = {"arch", "engines", "libraries"}
+OPTIONAL = {"arch", "engines", "libraries", "found"}
 EFFECTS = {
     "wrong", "crash", "hang", "nondeterministic", "unsupported", "slow", "memory", "sanitizer", "unstated",
 }  # fmt: skip
@@ -82,6 +83,7 @@ def test_facts_are_sorted_by_kind_and_have_unique_names() -> None:
     [
         ("layer_norm", 92700, True),
         ("layer_norm", 92800, True),
+        ("layer_norm", 92000, True),  # it was not measured
         ("layer_norm", 91900, False),
         ("rms_norm", 92800, False),
     ],

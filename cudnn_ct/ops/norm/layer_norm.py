@@ -61,7 +61,7 @@ def layer_norm(
 
     Notes
     -----
-    A graph of one node, ``cudnnBackendExecute``. cuDNN has no engine for float64. With cuDNN 9.27 and newer,
+    A graph of one node, ``cudnnBackendExecute``. cuDNN has no engine for float64. With cuDNN 9.20 and newer,
     float32 takes two runs, the second on x minus the mean, because their variance has no digits left if the
     mean is large next to the deviation.
 
