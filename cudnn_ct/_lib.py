@@ -174,6 +174,14 @@ class Library:
         """The version and the set of libraries, such as ``9.27.0`` or ``9.27.0 jit``."""
         return format_version(self.version) + self.variant
 
+    @property
+    def build(self) -> str:
+        """The cuDNN that compiles kernels, for the keys of what is stored of them.
+
+        The same version and set for CUDA 12 and for CUDA 13 contain other compilers.
+        """
+        return f"cuDNN {self.version_text} for CUDA {self.cuda_version // 1000}"
+
     @cached_property
     def companions(self) -> frozenset[str]:
         """The libraries of CUDA that its engines need; fakes have no files, so they need none."""

@@ -1,8 +1,8 @@
 """Certificates of engines in the store of compiled plans, whose files and exports they share.
 
 A certificate says that the results of an engine for a structure of graphs agreed with a second opinion, that
-they were wrong, or how many results 20 equal runs had. It holds for one cuDNN, one kind of its wheel and one
-GPU. ``shipped.txt`` has those of training fusions of common networks; ``tools/certificates.py`` makes it.
+they were wrong, or how many results 20 equal runs had. It holds for one build of cuDNN and one GPU.
+``shipped.txt`` has those of training fusions of common networks; ``tools/certificates.py`` makes it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _known = BoundedDict(MAX_KNOWN)  # by key
 
 def certificate_key(context: Context, engine: str, about: str) -> str:
     """Return all that a certificate depends on, as text: ``about`` is a structure or a problem."""
-    return f"{PREFIX} | cuDNN {context.library.version_text} | {gpu_name(context)} | {engine} | {about}"
+    return f"{PREFIX} | {context.library.build} | {gpu_name(context)} | {engine} | {about}"
 
 
 def find(key: str) -> Certificate | None:

@@ -137,8 +137,11 @@ def import_plans_(file: str) -> None:
     if os.path.isfile(file) and not os.path.getsize(file):  # `export-plans` writes it if there are no plans
         fail(f"{file} is empty: it has no compiled plans")
     with usage():
-        count = import_to(folder_store(), file)
+        kept = import_to(folder_store(), file)
     _end(folder_store())
+    if not kept:
+        fail(f"nothing was imported: {file} has no compiled plans for this cuDNN and these GPUs")
+    count = sum(bool(entry.text) for entry in kept)
     unused = "" if config.plan_cache or not count else "; calls do not use them, because plan_cache is off"
     say(f"imported {count} compiled plans from {file}{unused}")
 

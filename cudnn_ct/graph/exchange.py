@@ -151,11 +151,11 @@ def import_plans(path: str | os.PathLike[str], *, verify: bool = False) -> int:
     --------
     As of :func:`export_plans`.
     """
-    return import_to(plan_store(), path, verify=verify)
+    return sum(bool(entry.text) for entry in import_to(plan_store(), path, verify=verify))
 
 
-def import_to(store: PlanStore, path: str | os.PathLike[str], *, verify: bool = False) -> int:
-    """Import a file as :func:`import_plans` does, into a store."""
+def import_to(store: PlanStore, path: str | os.PathLike[str], *, verify: bool = False) -> list[StoredPlan]:
+    """Import a file as :func:`import_plans` does, into a store, and return the entries that may be used."""
     file = Path(path)
     kept: dict[str, StoredPlan] = {}
     reasons: dict[str, int] = {}
@@ -175,18 +175,18 @@ def import_to(store: PlanStore, path: str | os.PathLike[str], *, verify: bool = 
     if reasons:
         count, reason = sum(reasons.values()), max(reasons, key=lambda one: reasons[one])
         warn_caller(f"{count} of {count + len(kept)} entries in {os.fspath(path)} are ignored: {reason}")
-    return sum(bool(entry.text) for entry in kept.values())
+    return [*kept.values()]
 
 
 def _misfit(entry: StoredPlan) -> str:
     """Return why an entry cannot be used by this cuDNN and these GPUs; empty if it may fit."""
-    version, gpus = _lib.load().version_text, _gpus()
+    build, gpus = _lib.load().build, _gpus()
     parts = entry.key.split(" | ")[:4]
     if len(parts) < 4 or parts[0] not in ("plan", "kernels", "choice", "certificate"):
         return "the entry is malformed"
     made_by, gpu = parts[-2:] if parts[0] == "choice" else parts[-3:-1]
-    if made_by != f"cuDNN {version}":
-        return f"made for {made_by}, this is cuDNN {version}"
+    if made_by != build:
+        return f"made for {made_by}, this is {build}"
     if gpus and gpu not in gpus.values():
         return f"made for {gpu}, this is {', '.join(dict.fromkeys(gpus.values()))}"
     return why_not_imported(entry, [device for device, name in gpus.items() if name == gpu])

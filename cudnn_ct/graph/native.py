@@ -181,7 +181,7 @@ def kernel_cache(graph: BackendDescriptor, topology: str, context: Context | Pla
     """Return the kernels for dynamic graphs of a topology: of this thread, of the store, or none yet."""
     found: KernelCache | None = context.kernel_caches.get(topology)
     if found is None:
-        key = f"{PREFIX} | cuDNN {context.library.version_text} | {gpu_name(context)} | {topology}"
+        key = f"{PREFIX} | {context.library.build} | {gpu_name(context)} | {topology}"
         found = context.kernel_caches[topology] = _stored(graph, key, context) or KernelCache(graph, key)
     return found
 

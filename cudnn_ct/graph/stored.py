@@ -48,8 +48,7 @@ def plan_key(request: PlanRequest, context: Context | Planner) -> str:
         how = f"first of {request.order}"
     else:
         how = f"{request.engine} without {sorted(request.rules.excluded)}"
-    version = context.library.version_text
-    return f"plan | cuDNN {version} | {gpu_name(context)} | {how} | {graph_text(request.graph)}"
+    return f"plan | {context.library.build} | {gpu_name(context)} | {how} | {graph_text(request.graph)}"
 
 
 def graph_plan(
@@ -109,7 +108,7 @@ def choice_key(context: Context | Planner, problem: str, limits: Mapping[str, An
     """Return all that the heuristic choice of an engine for a problem depends on, as text."""
     text = json.dumps(dict(limits), sort_keys=True)
     package = sys.modules[__name__.partition(".")[0]]  # its next version may order engines in another way
-    made_by = f"cudnn_ct {package.__version__} facts {digest()} | cuDNN {context.library.version_text}"
+    made_by = f"cudnn_ct {package.__version__} facts {digest()} | {context.library.build}"
     return f"choice | {made_by} | {gpu_name(context)} | {problem} | {text}"
 
 

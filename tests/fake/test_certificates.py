@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import cudnn_ct as ct
-from cudnn_ct import testing
+from cudnn_ct import _lib, testing
 from cudnn_ct.autotune.candidates import CandidateSet
 from cudnn_ct.certify import certificates, determinism, opinions
 from cudnn_ct.cli.cache import report_command as command
@@ -339,6 +339,16 @@ def test_report_command_writes_wrong_engines(fake: FakeCudnn, on_disk: Path, tmp
     (row,) = json.loads(path.read_text())["engines"]
     assert row["engine"] == "engine 0"
     assert str(on_disk) not in path.read_text()
+
+
+def test_a_certificate_of_another_cuda_is_not_used(monkeypatch: pytest.MonkeyPatch, on_disk: Path) -> None:
+    built()(ct.asarray(X))
+    testing.reset()
+    monkeypatch.setattr(_lib.load(), "cudnnGetCudartVersion", lambda: 12090)
+    built()(ct.asarray(X))
+    keys = [entry.key.split(" | ") for entry in folder_store().entries()]
+    builds = [build for kind, build, *_ in keys if kind == certificates.PREFIX]
+    assert sorted(builds) == ["cuDNN 9.19.0 for CUDA 12", "cuDNN 9.19.0 for CUDA 13"]
 
 
 def test_a_shipped_certificate_saves_the_comparison(monkeypatch: pytest.MonkeyPatch, on_disk: Path) -> None:

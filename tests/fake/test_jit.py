@@ -92,7 +92,7 @@ def test_key_of_a_choice_has_the_set_of_libraries(
 ) -> None:
     monkeypatch.setattr(_lib.load(), "kind", kind)
     here = current(streams.current_stream())
-    assert f" | cuDNN {text} | " in choice_key(here, "problem", {})
+    assert f" | cuDNN {text} for CUDA 13 | " in choice_key(here, "problem", {})
 
 
 @pytest.mark.parametrize("offset", [0, 1])

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import cudnn_ct as ct
-from cudnn_ct import testing
+from cudnn_ct import _lib, testing
 from cudnn_ct._config import Config
 from cudnn_ct.autotune import candidates
+from cudnn_ct.cli import main
 from cudnn_ct.cli.selftest_cases import cases
 from cudnn_ct.cuda import device as devices
 from cudnn_ct.errors import CudnnWarning, NotInitializedError
@@ -247,6 +249,28 @@ def test_plans_with_bound_kernels_are_imported_on_their_gpu_alone(
     assert ct.import_plans(file, verify=verify) == 1
     assert compilations(fake, dynamic=dynamic) == other
     assert compilations(fake, dynamic=dynamic) == 0
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_stored_kernels_of_another_cuda_are_not_used(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dynamic: bool
+) -> None:
+    """The wheels for CUDA 12 and CUDA 13 have one version, and compile other machine code."""
+    monkeypatch.setattr(ct.config, "dynamic_shapes", dynamic)
+    with ct.record_plans() as recorded:
+        assert compilations(fake, dynamic=dynamic) == 1
+    ct.export_plans(tmp_path / "plans.file", recorded)
+    for entry in plan_store().entries():  # as older versions of this package stored them
+        plan_store().put(entry._replace(key=entry.key.replace(" for CUDA 13 | ", " | ")))
+    monkeypatch.setattr(_lib.load(), "cudnnGetCudartVersion", lambda: 12090)
+    assert [compilations(fake, dynamic=dynamic) for _ in range(2)] == [1, 0]
+    wanted = "are ignored: made for cuDNN 9.19.0 for CUDA 13, this is cuDNN 9.19.0 for CUDA 12"
+    with pytest.warns(CudnnWarning, match=wanted):
+        assert ct.import_plans(tmp_path / "plans.file") == 0
+    done = CliRunner().invoke(main, ["cache", "import-plans", str(tmp_path / "plans.file")])
+    assert done.exit_code == 1
+    assert wanted in done.stderr
+    assert "nothing was imported" in done.stderr
 
 
 def test_a_malformed_file_of_facts_is_not_taken_for_a_malformed_plan(

@@ -169,7 +169,10 @@ def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[s
 
 
 KEY = "cuDNN 92700 | NVIDIA H200 | a problem | limits | (16, True)"
-GET_VERSION = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: 92800)
+VERSIONS = {
+    "cudnnGetVersion": ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: 92800),
+    "cudnnGetCudartVersion": ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: 12090),
+}
 ROW = {"backend": "graph", "algorithm": "engine 1", "time_ms": 0.0125, "rejected": ""}
 
 
@@ -245,7 +248,7 @@ def test_cache_commands_fail_when_compiled_plans_cannot_be_read_or_written(
 
 def test_cache_imports_fail_when_the_cache_cannot_be_written(cache: Path, tmp_path: Path) -> None:
     plans, algorithms = tmp_path / "plans.file", tmp_path / "algorithms"
-    plans.write_bytes(encode(StoredPlan("plan | cuDNN 9.28.0 | a GPU | engine 1 | {}", {}, b"x")))
+    plans.write_bytes(encode(StoredPlan("plan | cuDNN 9.28.0 for CUDA 12 | a GPU | engine 1 | {}", {}, b"x")))
     store().put(KEY, {"rows": [ROW]})
     run("export", str(algorithms))
     run("clear")
@@ -253,7 +256,7 @@ def test_cache_imports_fail_when_the_cache_cannot_be_written(cache: Path, tmp_pa
     cache.write_text("a file")
     testing.reset()
     assert run("import", str(algorithms), code=1).startswith(f"cudnn-ct: the algorithm cache {cache} cannot")
-    with testing.install({"cudnnGetVersion": GET_VERSION}.get):
+    with testing.install(VERSIONS.get):
         told = run("import-plans", str(plans), code=1)
         folder_store().clear()  # the process has the plan
     assert told.startswith(f"cudnn-ct: the stored plans in {cache / 'plans'} cannot be written: ")
