@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-CHECKS = tuple(f"cudnn{part}VersionCheck" for part in ("Graph", "Ops", "Cnn", "Adv", "SubquadraticOps"))
 TENSOR = 17  # CUDNN_BACKEND_TENSOR_DESCRIPTOR
 # Attributes of a tensor: identifier, type (INT64), values. The data type, an enum, is set separately.
 ATTRIBUTES = ((906, 3, (1,)), (900, 3, (16,)), (902, 3, (2, 3, 4, 5)), (903, 3, (60, 20, 5, 1)))
@@ -61,7 +60,7 @@ def probe_cudnn(plan: dict[str, Any]) -> None:
     emit("version", value=cudnn.cudnnGetVersion())
     cudnn.cudnnGetCudartVersion.restype = ctypes.c_size_t
     emit("cudart", value=cudnn.cudnnGetCudartVersion())
-    for name in CHECKS:
+    for name in plan["checks"]:
         if hasattr(cudnn, name):
             emit("begin", what=name)
             status = getattr(cudnn, name)()
