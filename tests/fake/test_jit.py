@@ -13,7 +13,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct.autotune.store import store
-from cudnn_ct.cli.selftest import attempt
+from cudnn_ct.cli.selftest import SKIPPED, attempt, checks
 from cudnn_ct.cli.selftest_cases import cases
 from cudnn_ct.context import current
 from cudnn_ct.cuda import stream as streams
@@ -39,6 +39,12 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 
 def conv_operands() -> tuple[np.ndarray, np.ndarray]:
     return random(2, 3, 8, 8), random(4, 3, 3, 3, seed=1)
+
+
+def test_selftest_without_a_gpu_skips_the_descriptors(jit: FakeCudnn) -> None:
+    row = dict(checks())["descriptors"]()
+    assert row.verdict == SKIPPED
+    assert row.detail == "cudnnCreateTensorDescriptor needs libcudnn_ops, which the JIT wheel lacks (3009)"
 
 
 def test_every_function_belongs_to_a_library() -> None:
