@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cudnn_doctor.read.files import UnsuitableFileError, contents
+from cudnn_doctor.read.files import UnsuitableFileError, contents, how_to_close
 
 from .errors import warn_caller
 
@@ -22,7 +22,7 @@ def cache_folder(setting: Any, name: str) -> tuple[Path | None, str]:
 
     The setting None stands for the folder ``name`` in the user's cache folder.
     """
-    if setting == "off":
+    if isinstance(setting, str) and setting.strip().lower() == "off":
         return None, ""
     try:
         if setting is not None:
@@ -80,8 +80,9 @@ def read_file(path: Path, limit: int, owners: frozenset[int] | None = None) -> b
 
 def check_permissions(path: Path, status: os.stat_result) -> None:
     """Raise if any user may write a file or folder: its content is not trusted."""
-    if status.st_mode & stat.S_IWOTH:
-        raise PermissionError(f"{path} is world-writable; run chmod o-w {path}")
+    is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)  # others cannot be read at all
+    if is_plain and status.st_mode & stat.S_IWOTH:
+        raise PermissionError(f"{path} is world-writable; {how_to_close(path, status)}")
 
 
 class CacheFolder:

@@ -56,7 +56,10 @@ def _certify(text: str) -> str:
 
 
 def _seconds(text: str | float) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not 0 <= seconds < float("inf"):
         raise ValueError("expected a number of seconds of at least 0")
     return seconds
@@ -83,7 +86,7 @@ _KINDS = {
     "bytes": Kind("a number of bytes or None", (int, type(None)), _bytes),
     "count": Kind("a number", (int,), _count),
     "seconds": Kind("a number of seconds", (int, float), _seconds, _seconds),
-    "certify": Kind("'new', 'all' or 'off'", (str,), _certify, _certify),
+    "certify": Kind("'new', 'all' or 'off'", (str,), lambda text: _certify(text.strip().lower()), _certify),
 }
 
 
@@ -183,7 +186,8 @@ class Config:
             except ValueError as error:  # a warning, because `import` must not fail for it
                 warn_caller(f"{variable_of(name)}={text!r} is ignored: {error}")
         for variable, meant in unknown_variables(environ).items():
-            warn_caller(f"unknown setting {variable}; did you mean {meant}?")
+            advice = f"did you mean {meant}?" if meant else "settings are the attributes of ct.config"
+            warn_caller(f"unknown setting {variable}; {advice}")
 
     def __setattr__(self, name: str, value: object) -> None:
         owner, last = self._flag(name)

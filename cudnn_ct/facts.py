@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudnn_doctor.read.bad_combinations import table, version_numbers, within
-from cudnn_doctor.read.files import resource, text_of
+from cudnn_doctor.read.files import MAX_TEXT, contents, how_to_close, resource
 
 from ._config import config
 from .errors import format_version
@@ -167,9 +167,15 @@ def user_facts() -> tuple[Mapping[str, Any], ...]:
     """
     if not (path := config.facts):
         return ()
-    if os.name == "posix" and os.stat(path).st_mode & stat.S_IWOTH:
-        raise FactsError(f"{path} is world-writable and was not read; run: chmod o-w {path}")
-    text = text_of(path)
+
+    def check(status: os.stat_result) -> None:
+        if os.name == "posix" and status.st_mode & stat.S_IWOTH:
+            raise FactsError(f"{path} is world-writable and was not read; {how_to_close(path, status)}")
+
+    try:
+        text = contents(path, MAX_TEXT, check).decode("utf-8", "replace")
+    except OSError as error:
+        raise type(error)(f"CUDNN_CT_FACTS: {path} cannot be read: {error.strerror}") from None
     try:
         content = json.loads(text)
     except ValueError as error:

@@ -175,7 +175,8 @@ def check_settings(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]
     """Report variables that are meant for cudnn_ct, which it does not read."""
     for name, meant in unknown_variables(environ).items():
         text = f"{name}={environ[name]} is ignored: cudnn_ct has no such setting"
-        yield finding("unknown-setting", text, variable=name, meant=meant)
+        fix = {"meant": meant or "the name of a setting"}
+        yield finding("unknown-setting", text, fix=fix, variable=name, meant=meant)
 
 
 def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:

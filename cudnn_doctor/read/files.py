@@ -192,6 +192,13 @@ def contents(
         return found
 
 
+def how_to_close(path: str | os.PathLike[str], status: os.stat_result) -> str:
+    """Return what to do about a world-writable file or folder: those of others and shared ones stay."""
+    shared = status.st_mode & stat.S_ISVTX
+    own = not shared and hasattr(os, "getuid") and status.st_uid == os.getuid()
+    return f"run chmod o-w {path}" if own else "choose one that only you can write"
+
+
 def resource(name: str) -> str:
     """Read a text file of ``cudnn_doctor`` or ``cudnn_ct``, which may both be inside a zip file."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))

@@ -129,13 +129,15 @@ def inspect(path: str | os.PathLike[str]) -> Installation:
 def world_writable(path: str) -> str:
     """Return a warning if any user may write a file or replace the files of a folder; empty if not."""
     try:
-        mode = os.stat(path).st_mode
+        status = os.stat(path)
     except OSError:
         return ""
+    mode = status.st_mode
     # In a folder with the sticky bit, such as /tmp, users cannot replace each other's files.
     if not mode & stat.S_IWOTH or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
         return ""
-    return f"any user can write {path}, and so run code in the processes that load it; run: chmod o-w {path}"
+    advice = _files.how_to_close(path, status)
+    return f"any user can write {path}, and so run code in the processes that load it; {advice}"
 
 
 def header_version(path: str | os.PathLike[str]) -> Version | None:

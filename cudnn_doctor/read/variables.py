@@ -25,7 +25,10 @@ def variable_of(name: str) -> str:
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return the variables that begin like those of the package but are not read, and the nearest ones."""
+    """Return the variables that begin like those of the package but are not read, and the nearest ones.
+
+    The nearest one is empty if no name is similar.
+    """
     known = set(map(variable_of, [*SETTINGS, *FLAGS, *TABLES["of_tests"]]))
     stem = PREFIX.replace("_", "")
     unknown = (name for name in names if name.upper().replace("_", "").startswith(stem))
@@ -43,4 +46,6 @@ def _nearest(variable: str) -> str:
     valid = list(map(variable_of, [*SETTINGS, *FLAGS]))
     words = set(name.split("_"))
     whole = [each for each in valid if words <= set(each.split("_"))]
-    return (whole or get_close_matches(name, valid, 1, cutoff=0))[0]
+    ends = {each.replace("_", "")[len("CUDNNCT") :]: each for each in valid}
+    close = get_close_matches(name.replace("_", "")[len("CUDNNCT") :], ends, 1)
+    return (whole or [ends[end] for end in close] or [""])[0]

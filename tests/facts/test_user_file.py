@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -173,14 +174,39 @@ def test_a_file_that_everybody_may_write_is_an_error(write: Callable[[str], Path
     path = write(json.dumps({"facts": [ROW]}))
     path.chmod(0o666)
     facts.forget()
-    with pytest.raises(FactsError, match="world-writable and was not read; run: chmod o-w"):
+    with pytest.raises(FactsError, match="world-writable and was not read; run chmod o-w"):
         engine_rules(CONV, Target(92801))
 
 
 def test_a_missing_file_is_an_error(write: Callable[[str], Path]) -> None:
     write("{}").unlink()
     facts.forget()
-    with pytest.raises(OSError, match=r"facts\.json"):
+    with pytest.raises(
+        FileNotFoundError, match=r"^CUDNN_CT_FACTS: .*facts\.json cannot be read: No such file or directory$"
+    ):
+        facts.digest()
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/tmp"])
+def test_a_device_or_folder_is_an_error_that_advises_no_change_of_it(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    write("{}")
+    monkeypatch.setattr(ct.config, "facts", path)
+    facts.forget()
+    with pytest.raises(OSError, match=rf"^CUDNN_CT_FACTS: {path} cannot be read: [iI]s ") as caught:
+        facts.digest()
+    assert "chmod" not in str(caught.value)
+
+
+def test_a_file_of_another_user_is_not_to_be_changed(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("{}")
+    path.chmod(0o666)
+    monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
+    facts.forget()
+    with pytest.raises(FactsError, match="world-writable and was not read; choose one that only you can"):
         facts.digest()
 
 

@@ -93,6 +93,15 @@ def test_inspect_warns_of_a_library_that_any_user_can_write(tmp_path: Path) -> N
     assert world_writable(str(tmp_path / "nothing")) == ""
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"), [("/dev/null", "Not a directory"), ("/tmp", "world-writable; choose")]
+)
+def test_store_never_advises_to_change_devices_and_shared_folders(path: str, reason: str) -> None:
+    with pytest.warns(CudnnWarning, match=f"{path}.*{reason}.*set CUDNN_CT_ALGO_CACHE") as caught:
+        assert Store(path).get("key") is None
+    assert "chmod" not in str(caught[0].message)
+
+
 @pytest.mark.parametrize("first", ["get", "put"])
 @pytest.mark.parametrize("which", ["folder", "file"])
 def test_store_ignores_a_world_writable_folder_or_file(tmp_path: Path, first: str, which: str) -> None:

@@ -20,6 +20,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import errors
 from cudnn_ct._bindings.enums import DataType, Status
+from cudnn_ct._cache_files import cache_folder
 from cudnn_ct._config import SETTINGS, Config
 from cudnn_ct._handle import NativeHandle
 from cudnn_ct.dtypes import DTYPES, as_dtype
@@ -148,7 +149,8 @@ def test_settings_reject_values_and_names(
             "fastest",
             "CUDNN_CT_ALGO='fastest' is ignored: expected one of heuristic, autotune, online, guess",
         ),
-        ("NO_SUCH_NAME", "0", "^unknown setting CUDNN_CT_NO_SUCH_NAME; did you mean CUDNN_CT_"),
+        ("ONLINE_SECONDS", "abc", "='abc' is ignored: expected a number of seconds of at least 0"),
+        ("NONSENSE", "0", "^unknown setting CUDNN_CT_NONSENSE; settings are the attributes of ct.config$"),
         ("DNN_CONV_ALGO_FWDD", "x", "^unknown .*; did you mean CUDNN_CT_DNN_CONV_ALGO_FWD"),
         ("DNN_BIN_PATH", "x", "^unknown setting CUDNN_CT_DNN_BIN_PATH; did you mean CUDNN_CT_DNN_LIBRARY_"),
         ("TF32", "0", "^unknown setting CUDNN_CT_TF32; did you mean CUDNN_CT_ALLOW_TF32"),
@@ -162,6 +164,12 @@ def test_settings_warn_of_variables_that_they_ignore(variable: str, text: str, m
     assert len(caught) == 1
     assert config.snapshot == Config({}).snapshot
     assert caught[0].filename == __file__
+
+
+def test_off_has_any_case() -> None:
+    assert Config({"CUDNN_CT_CERTIFY": " OFF"}).certify == "off"
+    assert Config({"CUDNN_CT_REPLAY": "OFF"}).replay is False
+    assert cache_folder(Config({"CUDNN_CT_ALGO_CACHE": "OFF"}).algo_cache, "choices") == (None, "")
 
 
 def test_unknown_variables_are_found_in_any_spelling_of_the_prefix() -> None:
