@@ -75,7 +75,7 @@ def planned(operations: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> d
         cell[2] += STUB in reason
         named = re.search(r"needs (libcudnn_\w+)", reason.replace("needs cuDNN >=", f"needs {NEWEST}"))
         if reason:
-            needs.setdefault(operation, named.group(1) if named else reason)
+            needs.setdefault(operation, named.group(1) if named else reason.partition("\n")[0])
     needs = {name: library for name, library in needs.items() if not computes(counts[name])}
     return {"cudnn": answer["cudnn"], "gpu": GPU, "operations": counts, "needs": needs}
 
@@ -95,11 +95,10 @@ def answer() -> None:
 def _child(request: dict[str, Any]) -> dict[str, Any]:
     from cudnn_ct.cli.selftest_cases import cases
     from cudnn_ct.graph.offline import Planner
-    from cudnn_ct.ops import _shapes
 
     planner = Planner(request["device"])
     reasons: list[str] = []
-    _shapes._record = _recorder(planner, reasons)
+    plan_first_runs(planner, reasons)
     rows: list[Row] = []
     for case in cases():
         if case.operation not in (request["operations"] or [case.operation]):
@@ -133,14 +132,15 @@ def _call(case: Any, layout: str, reasons: list[str]) -> None:
         reasons.append(str(error))
 
 
-def _recorder(planner: Any, reasons: list[str]) -> Callable[..., None]:
-    """Return what replaces the recording of a call: it plans the call, and appends why it cannot."""
-    from cudnn_ct import algo_cache
+def plan_first_runs(planner: Any, reasons: list[str]) -> None:
+    """Replace the recording of calls on shapes: append why the first run of a call would be rejected."""
+    from cudnn_ct import algo_cache, facts
     from cudnn_ct.graph.stored import NoPlan
-    from cudnn_ct.ops import _fallback
+    from cudnn_ct.ops import _fallback, _shapes
     from cudnn_ct.ops._pieces import pieces_of
     from cudnn_ct.plans.base import SelectedPlan
 
+    facts.ignore(["stored-blocks"])  # the GPU that computes a call compiles its kernels itself
     # Without a GPU, no capture can be disturbed.
     select = algo_cache.select
 
@@ -168,7 +168,7 @@ def _recorder(planner: Any, reasons: list[str]) -> Callable[..., None]:
     def record(op: Any, problem: Any, params: tuple[Any, ...], scaled: bool) -> None:
         reasons.append(reason(op, problem, params, scaled))
 
-    return record
+    _shapes._record = record
 
 
 def _plan(op: Any, problem: Any, params: tuple[Any, ...], scaled: bool, planner: Any) -> None:
