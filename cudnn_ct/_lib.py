@@ -174,12 +174,9 @@ class Library:
         """The version and the set of libraries, such as ``9.27.0`` or ``9.27.0 jit``."""
         return format_version(self.version) + self.variant
 
-    @property
+    @cached_property
     def build(self) -> str:
-        """The cuDNN that compiles kernels, for the keys of what is stored of them.
-
-        The same version and set for CUDA 12 and for CUDA 13 contain other compilers.
-        """
+        """The cuDNN in keys of stored kernels: those for CUDA 12 and CUDA 13 compile other machine code."""
         return f"cuDNN {self.version_text} for CUDA {self.cuda_version // 1000}"
 
     @cached_property

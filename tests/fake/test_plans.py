@@ -262,7 +262,7 @@ def test_stored_kernels_of_another_cuda_are_not_used(
     ct.export_plans(tmp_path / "plans.file", recorded)
     for entry in plan_store().entries():  # as older versions of this package stored them
         plan_store().put(entry._replace(key=entry.key.replace(" for CUDA 13 | ", " | ")))
-    monkeypatch.setattr(_lib.load(), "cudnnGetCudartVersion", lambda: 12090)
+    monkeypatch.setattr(_lib.load(), "build", "cuDNN 9.19.0 for CUDA 12")
     assert [compilations(fake, dynamic=dynamic) for _ in range(2)] == [1, 0]
     wanted = "are ignored: made for cuDNN 9.19.0 for CUDA 13, this is cuDNN 9.19.0 for CUDA 12"
     with pytest.warns(CudnnWarning, match=wanted):

@@ -77,7 +77,8 @@ def test_library_reads_the_last_error_once_and_only_after_a_failure() -> None:
 
 
 def test_library_checks_no_result_that_is_not_a_status() -> None:
-    assert library(cudnnGetCudartVersion=lambda: 12090).cuda_version == 12090
+    found = library(cudnnGetCudartVersion=lambda: 12090)
+    assert (found.cuda_version, found.build) == (12090, "cuDNN 9.1.0 for CUDA 12")
 
 
 def test_library_names_the_version_that_a_function_needs() -> None:
