@@ -69,7 +69,7 @@ class LibraryInfo:
         """Yield the labels and texts of the printed form, in order."""
         built = {JIT: " JIT", EXT: " (libcudnn_ext alone)"}.get(self.kind or "", "")
         built += f" for CUDA {self.cuda_version}" if self.cuda_version else ""
-        yield "cuDNN", f"{self.version or 'none'}{built}"
+        yield "cuDNN", f"{self.version or ('of unknown version,' if self.path else 'none')}{built}"
         if self.path:
             yield "path", self.path
             yield "found via", self.found_via
@@ -172,7 +172,8 @@ def _companion(name: str, cuda: int | None, installation: Installation | None) -
         return LibraryFile(name, None, note=NOT_NEEDED)
     found = find_of_cuda(name, cuda // 1000, installation)
     if found.path is None:
-        return LibraryFile(name, None, note=f"no {name}.so.{cuda // 1000} was found")
+        unused = "" if name in COMPANIONS else "; cuDNN does not need it"
+        return LibraryFile(name, None, note=f"no {name}.so.{cuda // 1000} was found{unused}")
     file = _on_disk(name, found.path)
     version = companion_version(file.path or "") or None
     return replace(file, version=version, mapped=file.path in _find.mapped_files())
@@ -211,6 +212,10 @@ def _notes(
             yield f"{file.note}: {WITHOUT[file.name]} without it"
     for path in installation.other_installations(mapped):
         yield f"this process has also loaded {path}"
+    for _, folder in _find.searched(["wheel"], _find.CUDNN, SearchContext()):
+        other = "cudnn_jit" in folder and os.path.exists(os.path.join(folder, _find.CUDNN.soname))
+        if other and installation.kind != JIT:
+            yield f"the JIT wheel in {folder} is not used, because a full cuDNN precedes it"
 
 
 def _cuda(number: int) -> str:

@@ -50,7 +50,10 @@ def _not_found(found: SearchResult) -> CudnnError:
         for problem in inspect(other).problems:
             if problem.kind == "version":
                 return VersionMismatchError(problem.text)
-    advice = "pip install nvidia-cudnn-cu12 (or -cu13), or set CUDNN_CT_LIBRARY to its file or folder"
+    advice = (
+        "pip install nvidia-cudnn-cu12 (or -cu13), or the smaller nvidia-cudnn-jit-cu12 (or -cu13), or set "
+        "CUDNN_CT_LIBRARY to its file or folder; `cudnn-ct doctor` finds damaged ones"
+    )
     if found.steps[0][0] == "platform":
         advice = found.steps[0][1]
     return LibraryNotFoundError(f"no cuDNN 9 was found: {advice}", found.steps)

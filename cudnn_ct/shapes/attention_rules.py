@@ -352,7 +352,8 @@ def check_band_of_lengths(band: Band, lengths_q: Sequence[int], lengths_kv: Sequ
     """Raise if the first queries of a sequence have no keys because it has more queries than keys."""
     for place, (queries, keys) in enumerate(zip(lengths_q, lengths_kv, strict=True)):
         if band.corner == "bottom_right" and band.right is not None and queries > keys + band.right:
+            most = max(keys + band.right, 0)
             raise ValueError(
-                f"sequence {place} has queries without keys: got {queries} queries and {keys} keys with "
-                f"{band}; such sequences are not supported"
+                f"sequence {place} has queries without keys: got {queries} queries and {keys} keys, aligned "
+                f"at the bottom right corner; pass at most {most} queries of it, or causal='top_left'"
             )

@@ -170,7 +170,9 @@ def find_pathfinder(spec: LibrarySpec, context: SearchContext) -> Path:
     if child.returncode < 0:
         raise NotFoundError(f"its process was killed by signal {-child.returncode}")
     if child.returncode:
-        raise NotFoundError(child.stderr.strip())
+        reason = child.stderr.strip()
+        other = ".so" in reason and spec.stem not in reason
+        raise NotFoundError(f"it loads another library first: {reason}" if other else reason)
     answer = _path(child.stdout.splitlines()[-1])
     if not _is(answer, spec):
         raise NotFoundError(f"it found {answer}, which is another version", [answer])

@@ -16,7 +16,7 @@ import cudnn_ct
 from cudnn_ct._bindings import GENERATED_FROM
 from cudnn_ct.errors import format_version
 from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
-from tests.elf_files import make_cudnn, make_elf
+from tests.elf_files import make_cudnn, make_elf, make_jit
 
 PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
 WHEEL = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], SearchContext()).path
@@ -109,6 +109,15 @@ def test_info_describes_broken_files_without_opening_them(tmp_path: Path) -> Non
     assert parts["adv"]["note"] == "truncated"
     assert not any(part["mapped"] for part in parts.values())
     assert told["notes"] == []  # libcublasLt is not searched, because its version is unknown
+
+
+def test_info_notes_a_jit_wheel_that_a_full_one_hides(tmp_path: Path) -> None:
+    make_cudnn(tmp_path / "nvidia/cudnn/lib")
+    jit = make_jit(tmp_path / "nvidia/cudnn_jit/lib").parent
+    told = info(code=1, PYTHONPATH=f"{tmp_path}:{PYTHONPATH}")
+    assert f"the JIT wheel in {jit} is not used, because a full cuDNN precedes it" in told["notes"]
+    (jit / "libcudnn_graph.so.9").write_bytes(b"")
+    assert "cuDNN                     of unknown version, JIT\n" in run("info", library=jit).stdout
 
 
 def test_info_fails_when_the_library_is_not_a_cudnn_9(tmp_path: Path) -> None:

@@ -250,6 +250,11 @@ FINDS = "class R: abs_path = '/x/libcudnn.so.{}'\ndef load_nvidia_dynamic_lib(na
         ("def load_nvidia_dynamic_lib(name): raise RuntimeError('none')", None, "RuntimeError: none"),
         ("import os; os.kill(os.getpid(), 9)", None, "signal 9"),
         ("", None, "ImportError"),
+        (
+            "def load_nvidia_dynamic_lib(name): raise OSError('Failure finding \"libcublasLt.so.13\"')",
+            None,
+            "it loads another library first: OSError: Failure finding",
+        ),
     ],
 )
 def test_search_runs_pathfinder_in_a_child(tmp_path: Path, body: str, path: Path | None, reason: str) -> None:
@@ -259,6 +264,11 @@ def test_search_runs_pathfinder_in_a_child(tmp_path: Path, body: str, path: Path
     found = look(tmp_path, CUDNN_STEPS[-1:], path=(str(tmp_path), *sys.path), environ=os.environ)
     assert found.path == path
     assert reason in found.steps[0][1]
+
+
+def test_a_missing_cudnn_is_answered_with_both_kinds_of_wheels() -> None:
+    with pytest.raises(LibraryNotFoundError, match=r"nvidia-cudnn-cu12 .*nvidia-cudnn-jit-cu12 .*doctor"):
+        require(SearchResult(None, "", (("wheel", "no libcudnn.so.9"),)))
 
 
 @pytest.mark.parametrize(
