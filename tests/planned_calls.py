@@ -1,11 +1,12 @@
-"""Drawn calls whose graphs are planned for a GPU that is not there, by the cuDNN that is loaded.
+"""Drawn calls that are planned as their first run would be, for a GPU that is not there.
 
 python -m tests.planned_calls --seed 1 --examples 100                          # operations that must compute
 python -m tests.planned_calls --operations                                     # all operations
 CUDNN_CT_LIBRARY=... python -m tests.planned_calls --operations pool softmax   # of a JIT set, two rows
 
-A set of a few libraries has no C call to fall back on: a graph without an engine is a call that it rejects.
-Each kind of rejection is printed with its smallest call; the exit status is 1 if there is any.
+The cuDNN is the JIT set that is loaded, which has no C call to fall back on. Rejections that docs/support.md
+describes are counted by their reason. Each kind of the others is printed with its smallest call; the exit
+status is 1 if there is any.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import cudnn_ct as ct
+from cudnn_ct._lib import load
 from cudnn_ct.array_shapes import ShapeArray
 from cudnn_ct.cli.offline import read_gpu
 from cudnn_ct.errors import CudnnError
-from cudnn_ct.graph.compile import compile_request
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.shapes.specs import TensorSpec
+from cudnn_doctor.read.libraries import FULL
 from tests.layers import LayerCase, Tensor
 from tests.lib.test_graph import load_stub
 from tests.op_cases import CASES
+from tools.jit_operations import plan_first_runs
 
 # Their graphs have engines for every drawn call. Elsewhere grouped convolutions, products of float64 and
 # fusions of training may have none, and norms of rows have two forms, of which one is enough.
@@ -42,43 +44,53 @@ class Calls:
     """Plans calls, and counts the reasons of the rejected ones."""
 
     def __init__(self, gpu: str) -> None:
-        self.planner, self.made = Planner(read_gpu(gpu)), 0
-        self.reasons: dict[str, str] = {}  # by graph; empty if it has an engine
+        self.made, self.reasons = (
+            0,
+            list[str](),
+        )  # the reasons of the last call; empty for its parts with a plan
+        plan_first_runs(Planner(read_gpu(gpu)), self.reasons)
+        self.documented = Counter[str]()
         self.rejected = Counter[tuple[str, str]]()
         self.smallest: dict[tuple[str, str], str] = {}
 
     def make(self, case: LayerCase) -> None:
-        """Make a call on shapes, and plan its graphs."""
+        """Make a call on shapes, which plans it."""
         self.made += 1
+        self.reasons.clear()
         try:
-            with ct.record_plans(shapes_only=True) as recorded:
+            with ct.record_plans(shapes_only=True):
                 outs = {name: shape_of(one) for name, one in case.outs.items()}
                 if case.more:
                     outs["out"] = (outs.get("out"), *map(shape_of, case.more))
                 getattr(ct, case.operation)(*map(shape_of, case.operands), **case.keywords, **outs)
         except CudnnError as error:
-            self.reject(case, str(error))
-            return
-        for request in recorded.requests.values():
-            if reason := self.reason(request):
-                self.reject(case, reason)
-
-    def reason(self, request: PlanRequest) -> str:
-        """Return why a graph has no plan; empty if it has one."""
-        graph = str(request.graph)
-        if graph not in self.reasons:
-            self.reasons[graph] = ""
-            try:
-                compile_request(request, self.planner)
-            except CudnnError as error:
-                self.reasons[graph] = str(error)
-        return self.reasons[graph]
+            self.reasons.append(str(error))
+        if reason := "".join(self.reasons):
+            self.reject(case, reason)
 
     def reject(self, case: LayerCase, reason: str) -> None:
-        """Count a rejected call by its operation and the reason without its numbers."""
-        key = case.operation, re.sub(r"\d+", "#", reason.partition("\n")[0])[:150]
+        """Count a rejected call by its operation and the last line of the reason without its numbers."""
+        if known := documented(case):
+            self.documented[known] += 1
+            return
+        key = case.operation, re.sub(r"\d+", "#", reason.strip().rpartition("\n")[2])[:150]
         self.rejected[key] += 1
         self.smallest[key] = min(self.smallest.get(key, str(case)), str(case), key=len)
+
+
+def documented(case: LayerCase) -> str:
+    """Return the words of docs/support.md about calls that a JIT wheel rejects; empty for other calls."""
+    given, op = case.keywords, case.keywords.get("op")
+    factors = [given.get(name, 1) for name in ("alpha", "alpha1", "alpha2")]
+    found = {
+        "float64": any(
+            one is not None and one.dtype == "float64" for one in (*case.operands, *case.outs.values())
+        ),
+        "alpha and beta": factors != [1, 1, 1] or given.get("beta", 0) != 0,
+        'op="not"': op == "not",
+        "products": case.operation == "reduce" and str(op).startswith("mul"),
+    }
+    return next((name for name, holds in found.items() if holds), "")
 
 
 def shape_of(tensor: Tensor | None) -> Any:
@@ -99,6 +111,8 @@ def main() -> int:
     parser.add_argument("--operations", nargs="*", default=COMPLETE, help="first of a row; none for all")
     parser.add_argument("--gpu", default="h200")
     options = parser.parse_args()
+    if load().kind == FULL:
+        parser.error("CUDNN_CT_LIBRARY does not name a JIT set; legacy calls of a full one need a GPU")
     load_stub()
     warnings.simplefilter("ignore", ct.CudnnWarning)
     calls = Calls(options.gpu)
@@ -121,8 +135,9 @@ def main() -> int:
         each()
     for (operation, reason), number in calls.rejected.most_common():
         print(f"{number} of {operation}: {reason}\n  {calls.smallest[operation, reason]}")
-    counts = f"{calls.made} calls, {len(calls.reasons)} graphs, {calls.rejected.total()} rejected"
-    print(f"seed {options.seed}: {counts}")
+    counts = {**calls.documented, "other reasons": calls.rejected.total()}
+    reasons = ", ".join(f"{number} for {name}" for name, number in counts.items())
+    print(f"seed {options.seed}: {calls.made} calls; rejected: {reasons}")
     return 1 if calls.rejected else 0
 
 
