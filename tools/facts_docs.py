@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,10 @@ def _names(rows: list[dict[str, Any]]) -> str:
 
 
 def _new(minor: int) -> str:
-    """Return the functions that a version introduced, and the number of values of enums."""
+    """Return the functions that a version introduced, and the number of values of each enum."""
     functions = [name for name, one in FUNCTIONS.items() if one.since // 100 == 900 + minor]
-    values = sum(since // 100 == 900 + minor for since in SINCE.values())
-    parts = [f"`{name}`" for name in functions] + [f"{values} values of enums"] * bool(values)
+    enums = Counter(name.partition(".")[0] for name, since in SINCE.items() if since // 100 == 900 + minor)
+    parts = [f"`{name}`" for name in functions] + [f"{values} of `{name}`" for name, values in enums.items()]
     return ", ".join(parts) or "-"
 
 

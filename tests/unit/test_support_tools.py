@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,19 @@ def test_generated_file_is_up_to_date(tool: str) -> None:
     command = [sys.executable, f"tools/{tool}.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"run: python tools/{tool}.py {done.stderr[-1000:]}"
+
+
+def test_table_of_versions_names_each_fact_once_in_a_row_and_the_enums() -> None:
+    _, _, table = (
+        (ROOT / "docs" / "support.md").read_text(encoding="utf-8").partition("<!-- begin: versions -->")
+    )
+    rows = [
+        line for line in table.partition("<!-- end: versions -->")[0].splitlines() if line.startswith("| 9.")
+    ]
+    assert "14 of `BackendAttributeName`" in rows[1]
+    for row in rows:
+        names = re.findall(r"`([\w.-]+)` \(", row)
+        assert len(names) == len(set(names)), row
 
 
 def test_support_list_has_500_graphs_that_supports_reads() -> None:
