@@ -60,6 +60,13 @@ class CandidateSource(ABC):
         """Return the graph that engines compute for a problem, to explain its rejection; None without one."""
         return None
 
+    def on_shapes(self, problem: Any, named: str) -> list[Candidate]:  # noqa: ARG002
+        """Return what calls on shapes plan, in the order of a first call; any engine without a ``named`` one.
+
+        The plan of another backend has no graph, or needs what only a context has.
+        """
+        return [Candidate("graph", named, "any", 0, True)]
+
     def only_graphs(self, problem: Any, context: Any) -> bool:  # noqa: ARG002
         """Return whether all candidates are engines of the graph, with the same workspace and determinism."""
         return False
@@ -339,11 +346,18 @@ def select(
     # engines of the graph.
     named = str(request.algo) if request.algo and request.algo not in POLICIES else ""
     shapes: Any = ShapesOnly(replaceable=bool(named) and not request.strict)
-    recording.begin_choice()
-    plan = source.plan(problem, Candidate("graph", named, "any", 0, True), shapes)
-    if request.algo == "heuristic" and source.only_graphs(problem, shapes):
-        recording.note_choice(*stored.choice_of(problem, request))
-    return SelectedPlan(plan)
+    only_graphs = request.algo == "heuristic" and source.only_graphs(problem, shapes)
+
+    def planned(row: Candidate) -> Plan:
+        recording.begin_choice()
+        plan = source.plan(problem, row, shapes)
+        if only_graphs:
+            recording.note_choice(*stored.choice_of(problem, request))
+        return plan
+
+    replaced = shapes.replaceable or not named
+    rows = [row for row in source.on_shapes(problem, named) if replaced or row.backend == "graph"]
+    return SelectedPlan(recording.record_first(partial(planned, row) for row in rows))
 
 
 def _decision(

@@ -195,8 +195,7 @@ def assert_supported(
     """Assert that cuDNN has an engine for each graph of a program on each GPU; no GPU is needed.
 
     cuDNN's heuristics are queried in a child process, for a GPU that is only described. Needs cuDNN >= 9.8.
-    Calls without a graph, such as pooling, are not examined: ``record_plans(shapes_only=True).skipped`` lists
-    them.
+    Calls without a graph are examined as far as that is possible without a GPU, by making their descriptors.
 
     Parameters
     ----------
@@ -210,7 +209,8 @@ def assert_supported(
     Raises
     ------
     AssertionError
-        A graph has no engine; the message has a line for each, with cuDNN's reason.
+        A graph has no engine, unless its call may be computed without a graph, or cuDNN does not support a
+        call; the message has a line for each, with the reason.
     TypeError
         ``calls`` is the result of a call instead of a function, or GPUs are in a list.
     ValueError
@@ -246,10 +246,17 @@ def assert_supported(
         else:
             file = os.fspath(calls)
         reports = supported(file, gpus)
-    rows = [(report["gpu"], row) for report in reports for row in report["graphs"] if not row["engines"]]
-    missing = [f"{gpu}: {row['graph']}: {row['reason']}" for gpu, row in rows]
-    if missing:
-        raise AssertionError("\n".join(["cuDNN has no engine for these graphs:", *missing]))
+    rows = [(report["gpu"], row) for report in reports for row in report["graphs"]]
+    missing = [
+        f"{gpu}: {row['graph']}: {row['reason']}"
+        for gpu, row in rows
+        if not (row["engines"] or row["without_graph"])
+    ]
+    rejected = [f"{call}: {reason}" for call, reason in reports[0]["rejected_calls"].items()]
+    if missing or rejected:
+        lines = ["cuDNN has no engine for these graphs:", *missing] if missing else []
+        lines += ["cuDNN does not support these calls:", *rejected] if rejected else []
+        raise AssertionError("\n".join(lines))
 
 
 def cache_sizes() -> dict[str, CacheSize]:

@@ -21,7 +21,7 @@ from .._caller import Caller, split
 from .._config import config
 from ..array_shapes import ShapeArray
 from ..errors import CudnnError, Explanation, NotSupportedError, format_version
-from ..graph.compile import compile_request, usable_candidates, why_not_named
+from ..graph.compile import compile_first, usable_candidates, why_not_named
 from ..graph.exchange import record_plans
 from ..graph.explain import explain_graph
 from ..graph.offline import Planner, compute_capability
@@ -46,7 +46,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     planner = Planner(request["device"])
     try:
         with _output_to(request["terminal"]):
-            requests, skipped = _requests(Path(request["file"]))
+            requests, skipped, rejected = _requests(Path(request["file"]))
     except (Exception, SystemExit) as error:  # the file may raise anything
         return {"wrong_file": words_of(error, request["file"]), "is_program": request["file"].endswith(".py")}
     rest, progress = requests[request["start"] :], request["progress"]
@@ -55,7 +55,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
             _each(rest, lambda one: _compile(one, planner, output), progress)
     else:
         _each(rest, lambda one: _support(one, planner), progress)
-    return {"skipped": skipped}
+    return {"skipped": skipped, "rejected_calls": rejected}
 
 
 @contextmanager
@@ -91,12 +91,12 @@ def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[s
     start, reason = time.perf_counter(), ""
     try:
         _check_gpu(planner)
-        entry = compile_request(request, planner)
+        entries = compile_first(request, planner)
     except CudnnError as error:
         # In plain words if no engine supports the graph.
         reason = _support(request, planner)["reason"] or first_line(error)
     else:
-        output.write(encode(entry))
+        output.write(b"".join(map(encode, entries)))
         output.flush()
     seconds = time.perf_counter() - start
     return {**_label(request), "seconds": seconds, "size": output.tell(), "reason": reason}
@@ -105,9 +105,22 @@ def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[s
 def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
     """Return how many engines cuDNN's heuristics have for a graph, the first one, or why it has none.
 
-    It is unknown whether cuDNN has one if an engine could not be asked without a GPU.
+    If other graphs compute the call instead, their first engine is returned. It is unknown whether cuDNN
+    computes it if an engine could not be asked without a GPU, or if the call may be computed without a graph.
     The reason is also that of an engine which a call names and which is replaced.
     """
+    row = _support_alone(request, planner)
+    for way in () if row["engines"] else request.instead:
+        rows = [_support(one, planner) for one in way]
+        if rows and all(one["engines"] for one in rows):
+            found = {name: rows[0][name] for name in ("engines", "first", "compiled", "reason", "unknown")}
+            return row | found
+        row["without_graph"] |= all(one["engines"] or one["without_graph"] for one in rows)
+        row["unknown"] |= all(one["engines"] or one["unknown"] for one in rows)
+    return row
+
+
+def _support_alone(request: PlanRequest, planner: Planner) -> dict[str, Any]:
     unknown = False
     try:
         _check_gpu(planner)
@@ -129,6 +142,7 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
         "compiled": first and first.compiled,
         "reason": reason if rows or reason else "cuDNN has no engine",
         "unknown": unknown,
+        "without_graph": False,
     }
 
 
@@ -149,8 +163,8 @@ def _check_gpu(planner: Planner) -> None:
             raise NotSupportedError(f"{row['message']}; {row['advice']} ({row['source']})")
 
 
-def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
-    """Return the graphs of a file, and its calls without one."""
+def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str], dict[str, str]]:
+    """Return the graphs of a file, its calls without one, and those of them that cuDNN rejects."""
     text = user_file(file)
     if file.suffix == ".py":
         sys.path.insert(0, str(file.parent))  # as Python does
@@ -170,9 +184,10 @@ def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
         if not isinstance(content, dict) or not {"calls", "graphs"} & set(content):
             raise ValueError('expected a JSON object with "calls", or the "graphs" that a recording saved')
         if "calls" not in content:
-            return read_requests(content), {}
+            rejected = dict(content.get("rejected", {}))
+            return read_requests(content), rejected, rejected
         recorded = _of_calls(content["calls"])
-    return list(recorded.requests.values()), recorded.skipped
+    return list(recorded.requests.values()), recorded.skipped, recorded.rejected
 
 
 def _of_calls(calls: Any) -> RecordedPlans:

@@ -33,8 +33,8 @@ def compile_command(file: str, gpus: tuple[str, ...], output: str, as_json: bool
 
     FILE is a Python program, whose calls run on shapes; the graphs that `ct.record_plans()` saved; or JSON
     with calls. `ct.import_plans()` or `cudnn-ct cache import-plans` loads the plans on a machine with such a
-    GPU and the same cuDNN. Exits with 1 if a graph cannot be compiled, and writes the plans of the others;
-    with 3 if the file has no graphs.
+    GPU and the same cuDNN. Exits with 1 if a graph cannot be compiled or cuDNN does not support a call, and
+    writes the plans of the others; with 3 if the file has no graphs.
     Needs cuDNN >= 9.8.
     """
     with usage():
@@ -58,10 +58,11 @@ def compile_command(file: str, gpus: tuple[str, ...], output: str, as_json: bool
         _print_compiled(reports)
         say(f"wrote {output}, {len(content):,} bytes" if content else f"wrote nothing to {output}")
     rejected = sum(len(report["rejected"]) for report in reports)
-    if not any(report["compiled"] or report["rejected"] for report in reports):
-        fail(NO_GRAPHS, NOTHING)
     if rejected:
         fail(f"cannot compile {counted(rejected, 'graph')}")
+    _fail_for_calls(reports[0])
+    if not any(report["compiled"] for report in reports):
+        fail(NO_GRAPHS, NOTHING)
 
 
 def _check_output(output: str, inputs: tuple[str, ...]) -> None:
@@ -84,6 +85,7 @@ def _report(description: dict[str, Any], derived: bool, answer: dict[str, Any]) 
         "seconds": sum(row["seconds"] for row in answer["graphs"]),
         "rejected": [{name: row[name] for name in (*NAMES, "reason")} for row in rejected],
         "skipped": answer["skipped"],
+        "rejected_calls": answer["rejected_calls"],
     }
 
 
@@ -95,8 +97,18 @@ def _print_compiled(reports: list[dict[str, Any]]) -> None:
             say(f"  {report['gpu']} is {DERIVED_NOTE}")
         for row in report["rejected"]:
             say(f"  rejected: {called(row)}: {row['reason']}")
-        for call, reason in report["skipped"].items():
-            say(f"  no graph: {call}: {reason}")
+        _print_skipped(report, "  ")
+
+
+def _print_skipped(report: dict[str, Any], indent: str = "") -> None:
+    for call, reason in report["skipped"].items():
+        say(f"{indent}{'rejected' if call in report['rejected_calls'] else 'no graph'}: {call}: {reason}")
+
+
+def _fail_for_calls(report: dict[str, Any]) -> None:
+    """Exit with 1 if cuDNN rejects calls on any GPU."""
+    if count := len(report["rejected_calls"]):
+        fail(f"cuDNN does not support {counted(count, 'call')}")
 
 
 # --- support of graphs by GPUs -----------------------------------------------------------------------------
@@ -110,8 +122,9 @@ def supports_command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
     """List which graphs of FILE have engines in this cuDNN, for each GPU.
 
     FILE is as for `cudnn-ct compile`. cuDNN's heuristics are queried; nothing is compiled. Exits with 1 if a
-    graph has no engine on one of the GPUs, and with 3 if the file has no graphs. Without a GPU it is unknown
-    whether cuBLASLt supports a graph that has no other engine. Needs cuDNN >= 9.8.
+    graph has no engine on one of the GPUs, or cuDNN supports a call on none, and with 3 if the file has no
+    graphs. Without a GPU it is unknown whether cuBLASLt or a legacy call computes a graph that has no engine.
+    Needs cuDNN >= 9.8.
     """
     with usage():
         reports = supported(file, gpus)
@@ -121,10 +134,11 @@ def supports_command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
         say_json({"schema": 1, "gpus": reports})
     else:
         _print_supported(reports)
-    if not rows:
-        fail(NO_GRAPHS, NOTHING)
     if missing:
         fail(f"no engine for {counted(len(missing), 'graph')}")
+    _fail_for_calls(reports[0])
+    if not rows:
+        fail(NO_GRAPHS, NOTHING)
 
 
 def supported(file: str | Path, gpus: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
@@ -166,5 +180,4 @@ def _print_supported(reports: list[dict[str, Any]]) -> None:
         for row in report["graphs"]:
             if row["reason"]:
                 say(f"{name}: {called(row)}: {row['reason']}")
-    for call, reason in reports[0]["skipped"].items():
-        say(f"no graph: {call}: {reason}")
+    _print_skipped(reports[0])

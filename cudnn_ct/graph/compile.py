@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 
 from .._algorithm_names import is_engine
@@ -16,6 +17,20 @@ from .offline import Planner
 from .plan_file import StoredPlan
 from .recording import PlanRequest
 from .stored import CompiledPlan, to_store
+
+
+def compile_first(request: PlanRequest, planner: Planner) -> list[StoredPlan]:
+    """Return the plan of a graph, or the plans of the first graphs that compute its call instead.
+
+    Raise the error of the graph itself if none of them can be compiled.
+    """
+    try:
+        return [compile_request(request, planner)]
+    except NotSupportedError as error:
+        for way in filter(None, request.instead):
+            with suppress(NotSupportedError):
+                return [plan for one in way for plan in compile_first(one, planner)]
+        raise error
 
 
 def compile_request(request: PlanRequest, planner: Planner) -> StoredPlan:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .._cache_files import replace_file
 from .._caller import caller
+from ..errors import NotSupportedError
 from .graph_json import graph_from_json, graph_text, graph_to_json
+from .offline import ShapesOnly
 from .operations import Graph
 from .plan_file import StoredPlan
 from .rules import EngineRules, rules_from_json, rules_to_json
@@ -31,6 +34,9 @@ class PlanRequest(NamedTuple):
     limits: Mapping[str, Any] = MappingProxyType({})  # the limits as JSON
     replaceable: bool = False  # whether the heuristics select another engine if this one is not usable
     call: str = ""  # the operation, and the line of the program that made it
+    # The ways to compute the call if the graph has no engine: the first one whose graphs all have engines. One
+    # without graphs needs none, such as a function of the legacy calls.
+    instead: tuple[tuple[PlanRequest, ...], ...] = ()
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -38,7 +44,14 @@ class PlanRequest(NamedTuple):
         engine = "" if self.choice else self.engine
         rejected = ",".join(one.fact for one in self.rules.rejections)
         selected = repr(sorted(self.rules.excluded)), engine, str(self.replaceable), self.choice, rejected
-        return graph_text(self.graph), repr(self.order), *selected
+        instead = [repr([[one.identity for one in way] for way in self.instead])] if self.instead else []
+        return graph_text(self.graph), repr(self.order), *selected, *instead
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the request as JSON for :func:`read_requests`."""
+        row = self._asdict() | {"graph": graph_to_json(self.graph), "limits": dict(self.limits)}
+        row["instead"] = [[one.as_json() for one in way] for way in self.instead]
+        return rules_to_json(row.pop("rules")) | row
 
 
 class RecordedPlans:
@@ -52,6 +65,8 @@ class RecordedPlans:
         The compiled plans, empty if the calls ran on shapes; for :func:`export_plans`.
     skipped : dict
         Calls on shapes that have no graph, with the reason.
+    rejected : dict
+        Those of them that cuDNN does not support on any GPU: their first run raises NotSupportedError.
     on_shapes : bool
         Whether the calls ran on shapes, so that nothing was compiled.
 
@@ -65,6 +80,7 @@ class RecordedPlans:
         self.requests: dict[tuple[str, ...], PlanRequest] = {}
         self.plans: dict[str, StoredPlan] = {}
         self.skipped: dict[str, str] = {}  # calls without a plan, with the reason
+        self.rejected: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -77,18 +93,17 @@ class RecordedPlans:
 
         Raises OSError if the file cannot be written.
         """
-        rows = []
-        for request in self.requests.values():
-            row = request._asdict() | {"graph": graph_to_json(request.graph), "limits": dict(request.limits)}
-            rows.append(rules_to_json(row.pop("rules")) | row)
-        replace_file(Path(path), json.dumps({"format": FORMAT, "graphs": rows}).encode() + b"\n")
+        rows = [request.as_json() for request in self.requests.values()]
+        content = {"format": FORMAT, "graphs": rows, "rejected": self.rejected}
+        replace_file(Path(path), json.dumps(content).encode() + b"\n")
         return len(rows)
 
 
 class _Thread(threading.local):
-    """The request that this thread recorded last."""
+    """The request that this thread recorded last, and the only recording that takes its requests."""
 
     last: PlanRequest | None = None
+    only: RecordedPlans | None = None
 
 
 _recordings: list[RecordedPlans] = []  # those that are active, in all threads
@@ -100,17 +115,22 @@ def active() -> bool:
     return bool(_recordings)
 
 
+def _targets() -> list[RecordedPlans]:
+    return list(_recordings) if _thread.only is None else [_thread.only]
+
+
 def record(request: PlanRequest, *plans: StoredPlan) -> None:
     """Record a graph that was planned, and its plan."""
-    if _recordings and not request.call:
+    targets = _targets()
+    if targets and not request.call:
         request = request._replace(call=str(caller()))
-    for recording in list(_recordings):
+    for recording in targets:
         known = recording.requests.get(request.identity)
         if known is not None:  # the line that needs it first is named
             request = request._replace(call=known.call)
         recording.requests[request.identity] = request
         recording.plans.update((plan.key, plan) for plan in plans)
-    _thread.last = request if _recordings else None
+    _thread.last = request if targets else None
 
 
 def begin_choice() -> None:
@@ -123,7 +143,7 @@ def note_choice(choice: str, limits: Mapping[str, Any], *plans: StoredPlan) -> N
     request, _thread.last = _thread.last, None
     if request is None:
         return
-    for recording in list(_recordings):
+    for recording in _targets():
         recording.requests.pop(request.identity, None)
     record(request._replace(choice=choice, limits=limits), *plans)
     _thread.last = None
@@ -135,10 +155,56 @@ def note_entry(entry: StoredPlan) -> None:
         recording.plans[entry.key] = entry
 
 
-def unplanned(call: str, reason: str) -> None:
-    """Record a call that has no graph."""
+def unplanned(call: str, reason: str, *, rejected: bool) -> None:
+    """Record a call that has no graph, and whether cuDNN rejects it."""
     for recording in list(_recordings):
         recording.skipped[call] = reason
+        if rejected:
+            recording.rejected[call] = reason
+
+
+@contextmanager
+def alone() -> Iterator[RecordedPlans]:
+    """Record the graphs that this thread plans in a block into an object that no other recording sees."""
+    before, _thread.only = _thread.only, RecordedPlans()
+    try:
+        yield _thread.only
+    finally:
+        _thread.only = before
+
+
+def record_first(ways: Iterable[Callable[[], Any]]) -> Any:
+    """Record the graphs of the first supported way to compute a call, and those of the other ways with them.
+
+    Return the result of the first way. Which way a GPU supports is known when its engines are queried. Ways
+    after one without graphs are not tried. Raise NotSupportedError with all reasons if none is supported.
+    """
+    found: list[tuple[Any, tuple[PlanRequest, ...]]] = []
+    reasons: list[str] = []
+    for way in ways:
+        try:
+            with alone() as recorded:
+                result = way()
+        except (NotSupportedError, ValueError) as error:  # a ValueError: no descriptor holds such numbers
+            reasons.append(str(error))
+            continue
+        except AttributeError as needed:  # of a context, as legacy calls need
+            if not (found and isinstance(needed.obj, ShapesOnly)):
+                for request in recorded.requests.values():
+                    record(request)
+                raise
+            result = found[0][0]
+        if result is not None:
+            found.append((result, tuple(recorded.requests.values())))
+            if not recorded:
+                break
+    if not found:
+        raise NotSupportedError("; ".join(dict.fromkeys(reasons)) or "nothing computes it")
+    (result, first), *others = found
+    instead = {tuple(one.identity for one in way): way for _, way in others if way != first}
+    for request in first:
+        record(request._replace(instead=(*request.instead, *instead.values())))
+    return result
 
 
 def begin(recording: RecordedPlans) -> None:
@@ -156,18 +222,23 @@ def read_requests(content: object) -> list[PlanRequest]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f'not a JSON object with "format": "{FORMAT}" and "graphs"')
     try:
-        return [
-            PlanRequest(
-                graph_from_json(row["graph"]),
-                None if row.get("order") is None else tuple(map(int, row["order"])),
-                rules_from_json(row),
-                str(row.get("engine", "")),
-                str(row.get("choice", "")),
-                dict(row.get("limits", {})),
-                bool(row.get("replaceable", False)),
-                str(row.get("call", "")),
-            )
-            for row in content["graphs"]
-        ]
+        return _requests_of(content["graphs"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"a graph is malformed: {type(error).__name__} {error}") from None
+
+
+def _requests_of(rows: Any) -> list[PlanRequest]:
+    return [
+        PlanRequest(
+            graph_from_json(row["graph"]),
+            None if row.get("order") is None else tuple(map(int, row["order"])),
+            rules_from_json(row),
+            str(row.get("engine", "")),
+            str(row.get("choice", "")),
+            dict(row.get("limits", {})),
+            bool(row.get("replaceable", False)),
+            str(row.get("call", "")),
+            tuple(tuple(_requests_of(way)) for way in row.get("instead", ())),
+        )
+        for row in rows
+    ]

@@ -12,6 +12,8 @@ from ..context import Context
 from ..cuda import stream as streams
 from ..errors import BadParamError, CudnnError, NotSupportedError, without_frames
 from ..facts import FactsError
+from ..graph.offline import ShapesOnly
+from ..graph.recording import record_first
 from ..plans.base import NotChosen, Plan, SelectedPlan, packed_of, tensors_of, unsupported
 from ..plans.wrappers import PlanMaker, on_float32, on_operands_of, zero_or_scale
 from ..shapes.specs import LAYOUTS, nearest_layout
@@ -75,7 +77,10 @@ class FirstSupported(SelectedPlan):
         self._problem = problem
         self._makers = _makers(problem, usable(implementations, scaled=scaled), relayout, aligned)
         self._left, self._rejections = iter(self._makers), list[str]()
-        self._next(context)
+        if isinstance(context, ShapesOnly):
+            self.plan = record_first(partial(make, context) for make in self._makers)
+        else:
+            self._next(context)
 
     def run_other(self, error: CudnnError, context: Context, *arguments: Any) -> bool:
         """Run the next plan after a rejection, which cuDNN raises before any kernel starts."""

@@ -19,6 +19,7 @@ from ..graph import candidates
 from ..graph.engines import HEURISTICS, heuristic_modes
 from ..graph.offline import ShapesOnly, compute_capability, target_of
 from ..graph.operations import Graph, why_static
+from ..graph.recording import record_first
 from ..graph.rules import EngineRules
 from ..legal.rules import engine_rules, warn
 from ..plans.base import DYNAMIC_SHAPES, Candidate, Heuristic, Plan, Problem, SelectedPlan, tensors_of
@@ -206,12 +207,20 @@ class GraphSource(CandidateSource):
 
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         """Make an engine ready to run; raise NotSupportedError if cuDNN or the rules reject it."""
-        if self.before is None or isinstance(context, ShapesOnly):  # calls on shapes record the graph
+        if self.before is None:
             return self._plan(problem, candidate, context)
+        before, own = (partial(one, problem, candidate, context) for one in (self.before.plan, self._plan))
+        if isinstance(context, ShapesOnly):
+            first: Plan = record_first((before, own) if self.before_on_shapes(problem) else (own, before))
+            return first
         try:
-            return self.before.plan(problem, candidate, context)
+            return before()
         except NotSupportedError:
-            return self._plan(problem, candidate, context)
+            return own()
+
+    def before_on_shapes(self, problem: Any) -> bool:  # noqa: ARG002
+        """Return whether calls on shapes record the graph of the other source first."""
+        return False
 
     def _plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         if candidate.backend != "graph" or candidate.relayout:
@@ -296,6 +305,10 @@ class ReducedSource(CandidateSource):
     def graph_of(self, problem: Any) -> Graph | None:
         """Return the graph of the core; None if its engines have none."""
         return self.inner.graph_of(self.core_of(problem))
+
+    def on_shapes(self, problem: Any, named: str) -> list[Candidate]:
+        """Return what calls on shapes plan for the core."""
+        return self.inner.on_shapes(self.core_of(problem), named)
 
     def with_dynamic_shapes(self) -> Self:
         """Return the source that plans dynamic graphs where it can."""

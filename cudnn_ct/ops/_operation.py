@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 from ..array import ResultSlot
@@ -11,6 +12,8 @@ from ..cuda import stream as streams
 from ..cuda.array_key import array_key
 from ..cuda.replay import ReplayTable
 from ..errors import NotSupportedError
+from ..graph.offline import ShapesOnly
+from ..graph.recording import record_first
 from ..plans.base import SelectedPlan
 from ..plans.strided_copy import StridedCopy
 from ..plans.workspace import align_after, nbytes_of
@@ -205,15 +208,22 @@ class Operation(NamedTuple):
         scaled, aligned = any(signature.scaled), signature.aligned
         if self.compose and not scaled:
             return self.compose(problem, aligned, ctx)
+
+        def instead() -> SelectedPlan:
+            how = {"scaled": scaled, "relayout": self.relayout, "aligned": aligned}
+            return FirstSupported(problem, self.implementations, ctx, **how)
+
+        if isinstance(ctx, ShapesOnly) and select:
+            replaced = usable(self.implementations, scaled=scaled)
+            found: SelectedPlan = record_first([partial(select, ctx), *([instead] if replaced else [])])
+            return found
         try:
             if select:
                 return select(ctx)
         except NotSupportedError:
             if not usable(self.implementations, scaled=scaled):
                 raise
-        return FirstSupported(
-            problem, self.implementations, ctx, scaled=scaled, relayout=self.relayout, aligned=aligned
-        )
+        return instead()
 
 
 # --- copies of operands whose strides no descriptor holds: 0 or negative ones ------------------------------

@@ -9,14 +9,12 @@ from typing import Any
 from .._caller import caller
 from ..array import DeviceArray
 from ..array_shapes import ShapeArray, records, spec_of
-from ..errors import NotSupportedError
+from ..errors import BadParamError, CudnnError, NotSupportedError, VersionMismatchError
 from ..graph.offline import ShapesOnly
-from ..graph.recording import RecordedPlans, begin, end, unplanned
+from ..graph.recording import alone, record, unplanned
 from ..shapes.specs import TensorSpec
-from ._fallback import usable
 from ._operands import check_writable
 from ._operation import CallSignature, Operation
-from ._pieces import pieces_of
 
 composing: ContextVar[Any] = ContextVar("composing", default=None)  # `Parts` of the definition that is called
 
@@ -56,43 +54,22 @@ def call_on_shapes(
 
 
 def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: bool) -> None:
-    """Plan a problem without a GPU, so that its graphs are recorded."""
-    where: Any = ShapesOnly()
-    parts = list(dict.fromkeys(part for part, _ in pieces_of(problem, op.independent)))
-    selects = [op.select(part, params) for part in parts] if op.select else []  # rejects arguments, too
-    recorded, reason = RecordedPlans(), ""
-    begin(recorded)
-    try:
-        for select in selects:
-            select(where)
-        planned = [op.select or _plan(op, part, where, scaled) for part in parts]
-        if not all(planned):
-            reason = "no implementation supports it without copies"
-    except Exception as error:  # an implementation without a graph may need anything that a context has
-        needs_gpu = isinstance(error, AttributeError) and isinstance(error.obj, ShapesOnly)
-        reason = "its plan needs a GPU" if needs_gpu else f"{type(error).__name__}: {error}"
-    finally:
-        end(recorded)
+    """Plan a problem as its first run does, but without a GPU, so that its graphs are recorded."""
+    reason, rejected = "", False
+    select = op.selection(problem, CallSignature((), (), params=params, scaled=(scaled, False)))
+    with alone() as recorded:
+        try:
+            select(ShapesOnly())  # type: ignore[arg-type]
+        except CudnnError as error:
+            rejected = isinstance(error, NotSupportedError | BadParamError | VersionMismatchError)
+            reason = f"{type(error).__name__}: {error}"
+        except AttributeError as error:  # an implementation without a graph may need what a context has
+            if not isinstance(error.obj, ShapesOnly):
+                raise
+            reason = "its plan needs a GPU"
+    for request in () if rejected else recorded.requests.values():
+        record(request)
     if reason or not recorded:
         call = ": ".join(filter(None, (str(caller()), str(problem))))  # a file of calls has no lines
-        unplanned(call, reason or "cuDNN computes it by a function that needs no plan")
-
-
-def _plan(op: Operation, problem: Any, where: Any, scaled: bool) -> bool:
-    """Plan the first implementation that supports a problem in its layout; return whether one does.
-
-    Raise the error of the first one that rejects the problem, if none supports it.
-    """
-    if op.compose:
-        op.compose(problem, True, where)
-        return True
-    rejected: NotSupportedError | None = None
-    for one in usable(op.implementations, scaled=scaled):
-        try:
-            if one.make(problem, where) is not None:
-                return True
-        except NotSupportedError as error:
-            rejected = rejected or error
-    if rejected is not None:
-        raise rejected
-    return False
+        reason = reason or "cuDNN computes it by a function that needs no plan"
+        unplanned(call, reason, rejected=rejected)

@@ -125,6 +125,22 @@ class Convolutions(CandidateSource):
         instead = [*_named(problem, problem.core, "none"), *self.heuristics(problem)]
         return _named(problem, problem.core, name), instead
 
+    def on_shapes(self, problem: Any, named: str) -> list[Candidate]:
+        """Return the engines on each set of copies, then the legacy calls."""
+        (row,) = super().on_shapes(problem, named)
+        rows = [row._replace(relayout=packing) for packing in graph.engine_conversions(problem)]
+        algorithms = legacy.DIRECTIONS[problem.core.direction].algorithms
+        called = [
+            Candidate("legacy", one.name.lower(), "fma", 0, True, packing)
+            for packing in graph.layout_conversions(problem)
+            for one in algorithms
+            if one.name != "COUNT"
+        ]
+        rows += called
+        if isinstance(problem, FusedConv) and not legacy.why_not_unfused(problem):
+            rows += [row._replace(backend="unfused", algorithm=f"legacy {row.algorithm}") for row in called]
+        return rows
+
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
         warn(problem, target_of(context))

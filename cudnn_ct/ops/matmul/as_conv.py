@@ -20,7 +20,7 @@ from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
 from .._graph_source import ReducedSource, packed_source
 from ..conv.candidates import CONVOLUTIONS
-from ..conv.legacy import unfused_plan
+from ..conv.legacy import unfused_plan, why_not_unfused
 from .cublaslt import with_cublaslt
 from .source import sliced_products
 from .views import packed_operands
@@ -65,6 +65,8 @@ def convolution_of(problem: MatmulProblem) -> FusedConv:
 def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context: Context) -> Plan:
     """Make a candidate ready to run, with the epilogue in separate calls."""
     fused = convolution_of(problem)
+    if problem.has_epilogue and (impossible := why_not_unfused(fused)):
+        raise NotSupportedError(f"{impossible}, for this {problem}")
     made = inner.plan(fused.conv, candidate, context)
     plan: Plan = unfused_plan(fused, made) if problem.has_epilogue else made
     order = [name for name in ("b", "a", "residual", "bias", "y") if getattr(problem, name)]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ... import _cublaslt
 from ..._cublaslt import Algorithm, CublasLt, Result, cublaslt_of
 from ..._handle import NativeHandle
+from ..._lib import load
 from ...algo_cache import CandidateSource
 from ...autotune.request import AlgoRequest
 from ...context import Context
@@ -345,6 +346,12 @@ class _WithCublasLt(ReducedSource):
     def only_graphs(self, problem: Any, context: Any) -> bool:
         """Return whether the candidates before those of cuBLASLt are engines of the graph."""
         return not others_first(problem, target_of(context)) and self.inner.only_graphs(problem, context)
+
+    def on_shapes(self, problem: Any, named: str) -> list[Candidate]:
+        """Return what calls on shapes plan for the other candidates, then cuBLASLt if it may be used."""
+        rows = self.inner.on_shapes(problem, named)
+        own = [f"{BACKEND} 0"] if "libcublasLt" in load().companions and not why_not(problem) else []
+        return [*rows, *(Candidate(BACKEND, name, "any", 0, True) for name in own)]
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the sources of the other candidates, then that of cuBLASLt, unless facts name it first."""

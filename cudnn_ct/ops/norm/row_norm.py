@@ -11,7 +11,7 @@ from typing import Any
 from ...algo_cache import CandidateSource
 from ...context import Context
 from ...errors import LibraryLoadError, NotSupportedError
-from ...graph.offline import ShapesOnly, target_of
+from ...graph.offline import target_of
 from ...graph.operations import Graph, Node, Tensor, node
 from ...legal.conditions import applying
 from ...legal.rules import more_engines, more_engines_of, rules_of_subjects
@@ -140,12 +140,9 @@ class _TwoRuns(GraphSource):
         """Return False: a call runs the graph of the first run, too."""
         return False
 
-    def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
-        """Make an engine ready to run; calls on shapes record the form that has engines."""
-        fused = problem.x.dtype == "float32" and problem.shape.columns % 64 == 0
-        if fused and self.before is not None and isinstance(context, ShapesOnly):
-            return self.before.plan(problem, candidate, context)
-        return super().plan(problem, candidate, context)
+    def before_on_shapes(self, problem: RowNorm) -> bool:
+        """Return whether the fused form has engines."""
+        return problem.x.dtype == "float32" and problem.shape.columns % 64 == 0
 
     def _plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
         whole = _with_statistics(problem)._replace(aligned=True)
