@@ -8,6 +8,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from .._config import config
+from .._lib import load
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
@@ -20,7 +21,7 @@ from ..legal.rules import rules_of_subjects
 from ..legal.subjects import subjects_of_native
 from ..plans.axes import coalesce, is_contiguous
 from ..plans.base import Plan
-from ..plans.elementwise import copy_plan, duplicate_plan
+from ..plans.elementwise import cast_or_copy_plan, copy_plan, duplicate_plan
 from ..plans.program import Program, Step, chained
 from ..plans.tiling import MAX_CALLS, sliced
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec, equivalent_strides, packed_strides
@@ -52,6 +53,12 @@ def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "i
     ]
     narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
     return chained([packed_x, packed_y], steps, scaled=0 if narrower else 2)
+
+
+def cast_or_copy(x: TensorSpec, y: TensorSpec, context: Context) -> Plan:
+    """Return a plan of a copy or a conversion, by a graph if this cuDNN has no call that converts."""
+    by_graph = x.dtype != y.dtype and load().lacks("ops")
+    return cast_by_graph(x, y, context) if by_graph else cast_or_copy_plan(x, y)
 
 
 def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Graph:

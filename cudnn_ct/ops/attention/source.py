@@ -8,9 +8,10 @@ from functools import lru_cache, partial
 from ... import _lib
 from ...algo_cache import CandidateSource
 from ...context import Context
+from ...errors import NotSupportedError
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan
-from ...plans.elementwise import cast_or_copy_plan, copy_plan, expand_plan, fill_plan, op_tensor_of
+from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
 from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
 from ...plans.workspace import nbytes_of, room_of
 from ...plans.wrappers import on_copies
@@ -19,9 +20,10 @@ from ...shapes.attention_rules import PaddingProblem, like_axes
 from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
-from .._formulas import Formulas, Matrix, cast_by_graph, elementwise_graph, first_plan
+from .._formulas import Formulas, Matrix, cast_by_graph, cast_or_copy, elementwise_graph, first_plan
 from .._graph_source import GraphSource, ReducedSource
 from .._sequences import DeviceNumbers
+from ..reduce.graph import reduction_by_formulas
 from ..reduce.legacy import reduce_plan
 from .core import Core, core_of
 from .graph import MASKED, graph_of, named_graph
@@ -44,13 +46,17 @@ def copy_into(context: Context, spec: TensorSpec, copy: TensorSpec) -> Plan:
             # The logarithms of 1 and 0. A bool is a byte, which engines read as int8 only.
             convert: Plan = cast_by_graph(spec._replace(dtype="int8"), converted, context, "log")
         else:
-            convert = cast_or_copy_plan(spec, converted)
+            convert = cast_or_copy(spec, converted, context)
         steps, source = [Step(convert, (0, 2))], 2
         temporaries, spec = [converted], converted
     if grown := _grown(spec, copy):
         steps.append(Step(fill_plan(copy, 0.0), (1,)))
     if any(spec.shape[axis] == 1 for axis in grown):
-        steps.append(Step(op_tensor_of("add", copy, spec, copy), (1, source, 1)))
+        if _lib.load().lacks("ops"):
+            sizes = [n if one == 1 else one for one, n in zip(spec.shape, copy.shape, strict=True)]
+            steps.append(Step(expand_plan(spec, copy._replace(shape=tuple(sizes))), (source, 1)))
+        else:
+            steps.append(Step(op_tensor_of("add", copy, spec, copy), (1, source, 1)))
     else:
         steps.append(Step(copy_plan(spec, copy._replace(shape=spec.shape)), (source, 1)))
     return chained(temporaries, steps, scaled=NO_STEP)
@@ -60,10 +66,12 @@ def copy_out_of(context: Context, copy: TensorSpec, spec: TensorSpec) -> Plan:
     """Return the plan that writes a result from its copy: repeated axes are summed, in float32."""
     grown = _grown(spec, copy)
     if not any(spec.shape[axis] == 1 for axis in grown):
-        return cast_or_copy_plan(copy._replace(shape=spec.shape), spec)
+        return cast_or_copy(copy._replace(shape=spec.shape), spec, context)
     terms, sums = TensorSpec.packed(copy.shape), TensorSpec.packed(spec.shape)
-    add = reduce_plan(ReduceProblem(terms, sums, None, grown, "add", True), context)
-    first, last = cast_or_copy_plan(copy, terms), cast_or_copy_plan(sums, spec)
+    reduction = reduction_by_formulas if _lib.load().lacks("ops") else reduce_plan
+    if (add := reduction(ReduceProblem(terms, sums, None, grown, "add", True), context)) is None:
+        raise NotSupportedError(f"no graphs sum the gradient of the bias over axes {grown}")
+    first, last = cast_or_copy(copy, terms, context), cast_or_copy(sums, spec, context)
     steps = [Step(first, (0, 2)), Step(add, (2, 3)), Step(last, (3, 1))]
     return chained([terms, sums], steps, scaled=NO_STEP)
 
