@@ -76,6 +76,8 @@ def execute(
     first = operands[0] if operands else outs[0]
     found = None
     if type(first) is not DeviceArray:
+        if first is None and not operands:
+            raise TypeError(f"{op.written[0]} is not an array: got NoneType")
         if array_shapes.active():
             return call_on_shapes(op, names, operands, params, scaled, outs, (alpha, beta))
         found = read_arrays(operands, outs, stream) if state is None else None

@@ -157,7 +157,9 @@ def import_arrays(
 
 
 def unexpanded(spec: TensorSpec) -> TensorSpec:
-    """Return a spec with length 1 along each axis with a stride of 0."""
+    """Return a spec with length 1 along each axis with a stride of 0; libraries give it to empty arrays."""
+    if not spec.size:
+        return spec
     pairs = [(1, 1) if step == 0 and n > 1 else (n, step) for n, step in zip(*spec[:2], strict=True)]
     return spec._replace(shape=tuple(n for n, _ in pairs), strides=tuple(step for _, step in pairs))
 

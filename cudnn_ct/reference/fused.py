@@ -72,7 +72,7 @@ def matmul_backward(p: Arguments) -> MatmulGradients[Array]:
     db = alpha * summed_to(left.swapaxes(-1, -2) @ gradient, right.shape).reshape(arrays["b"].shape)
     results = [(da, dtype), (db, dtype)]
     if p.bias_gradient:
-        results.append((wide(arrays["dy"]).reshape(-1, arrays["dy"].shape[-1]).sum(0), dtype))
+        results.append((wide(arrays["dy"]).sum(tuple(range(arrays["dy"].ndim - 1))), dtype))
     absent = "" if p.bias_gradient else products.WITHOUT_DBIAS
     del p.alpha  # which db has, too, and dbias has not
     return p.deliver_each(MatmulGradients[Array], results, absent)

@@ -54,8 +54,6 @@ def group_norm_gradient(specs: Specs, outs: Outs, groups: Any, epsilon: Any) -> 
     """Validate the gradients of a group normalisation; ``outs`` are dx, dscale and dbias."""
     x, dy, scale = specs["x"], specs["dy"], specs["scale"]
     statistics = {name: specs[name] for name in ("mean", "invstd") if name in specs}
-    if len(statistics) == 1:
-        raise ValueError("mean and invstd must both be given, or neither")
     one_dtype("group normalisation", x=x.dtype, dy=dy.dtype)
     same_shape(x=x.shape, dy=dy.shape)
     count = check_groups(x, groups, scale=scale, **statistics)
@@ -68,6 +66,8 @@ def group_norm_gradient(specs: Specs, outs: Outs, groups: Any, epsilon: Any) -> 
 def check_groups(x: Any, groups: Any, **parameters: Any) -> int:
     """Return the number of groups; raise unless it divides the channels of x, and all parameters match."""
     shape, count = tuple(x.shape), as_int(groups, "groups")
+    if ("mean" in parameters) != ("invstd" in parameters):
+        raise ValueError("mean and invstd must both be given, or neither")
     if not 2 <= len(shape) <= 6:
         raise ValueError(f"x has shape {shape}; group normalisation takes 2 to 6 axes (N, C, ...)")
     if count < 1:

@@ -82,7 +82,7 @@ def norm_parameter_dtype(x_dtype: Any) -> str:
 
 def inference_parameter_dtype(x_dtype: Any, scale_dtype: Any) -> str:
     """Return the name of the dtype of parameters in inference, which may be that of ``x``."""
-    x, scale = as_dtype(x_dtype).name, as_dtype(scale_dtype).name
+    x, scale = one_dtype("batch normalisation", x=x_dtype), as_dtype(scale_dtype).name
     return x if x == scale else norm_parameter_dtype(x)
 
 

@@ -158,3 +158,39 @@ def test_calls_on_shapes_need_no_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
         g = ct.Graph()
         f = g.build(g.relu(g.input((4, 8)) @ g.input((8, 4))))
         assert f(a, b).shape == (4, 4)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ct.scale(None, alpha=1),  # type: ignore[arg-type]
+        lambda x: ct.fill(None, 1),  # type: ignore[arg-type]
+        lambda x: ct.scaled_attention(None, x, x),  # type: ignore[arg-type]
+    ],
+)
+def test_operand_that_is_none_is_a_type_error(call: Any) -> None:
+    with (
+        ct.record_plans(shapes_only=True),
+        pytest.raises(TypeError, match=r"^[xq] is not an array: got NoneType"),
+    ):
+        call(ct.zeros((1, 1, 16, 16), "float8_e4m3"))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "float8_e4m3"])
+def test_batch_norm_inference_rejects_other_dtypes(dtype: str) -> None:
+    with ct.record_plans(shapes_only=True):
+        x, parameter = ct.zeros((2, 3, 4, 4), dtype), ct.zeros((3,), dtype)
+        with pytest.raises(TypeError, match=f"^batch normalisation takes float16, .*, not {dtype}$"):
+            ct.batch_norm_inference(x, *[parameter] * 4)
+
+
+@pytest.mark.parametrize("ops", [ct, ct.reference], ids=["ct", "reference"])
+def test_empty_operands_are_checked_as_others_are(ops: Any) -> None:
+    few, many, rows = (np.zeros(shape, np.float32) for shape in [(1, 5, 1, 0), (2, 5, 1, 0), (0, 1, 4, 8)])
+    with ct.record_plans(shapes_only=True):
+        assert ops.add(many, few).shape == (2, 5, 1, 0)
+        with pytest.raises(ValueError, match=r"^b has shape \(2, 5, 1, 0\); a of shape \(1, 5, 1, 0\) needs"):
+            ops.add(few, many)
+        assert ops.clear_padding(rows, []).shape == rows.shape
+        q = rows.astype(np.float16)
+        assert ops.attention(q, q, q, lengths_q=[], lengths_kv=()).y.shape == q.shape

@@ -464,3 +464,16 @@ def test_reference_rms_norm_backward_rejects_an_array_as_a_flag() -> None:
     x = np.ones((2, 64), np.float32)
     with pytest.raises(TypeError, match="bias_gradient must be True or False"):
         reference.rms_norm_backward(x, x, x[0], x[:, :1], bias_gradient=np.ones(2))  # type: ignore[arg-type]
+
+
+def test_group_norm_backward_needs_both_statistics_or_none() -> None:
+    x, scale, mean = np.ones((2, 4, 3), np.float32), np.ones(4, np.float32), np.ones((2, 2), np.float32)
+    for given in ((mean, None), (None, mean)):
+        with pytest.raises(ValueError, match=r"^mean and invstd must both be given, or neither$"):
+            reference.group_norm_backward(x, x, scale, *given, groups=2)
+
+
+def test_matmul_backward_sums_the_bias_of_no_columns() -> None:
+    dy, a, b = (np.zeros(shape, np.float32) for shape in ((127, 0), (127, 1), (1, 0)))
+    found = reference.matmul_backward(dy, a, b, bias_gradient=True)
+    assert [one.shape for one in found if one is not None] == [(127, 1), (1, 0), (0,)]

@@ -79,7 +79,7 @@ def uploaded(values: Any, dtype: str, where: Stream, name: str = "offsets") -> D
     import numpy as np
 
     row = DTYPES[dtype]
-    if np.asarray(values).dtype.kind not in "biuO":  # O of integers that do not fit
+    if np.size(values) and np.asarray(values).dtype.kind not in "biuO":  # O of integers that do not fit
         raise TypeError(f"{name} must have whole numbers: got {values!r}")
     try:
         host = np.atleast_1d(np.asarray(values, row.numpy))

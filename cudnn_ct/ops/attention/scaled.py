@@ -322,8 +322,9 @@ def scaled_attention(
     """
     if more or unknown or q is UNSET or k is UNSET or v is UNSET:
         return corrected(scaled_attention, locals())
-    of_operands = present(q=q, k=k, v=v, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v)
-    given = of_operands | present(descale_s=descale_s, scale_s=scale_s, scale_o=scale_o)
+    factors = present(descale_q=descale_q, descale_k=descale_k, descale_v=descale_v)
+    factors |= present(descale_s=descale_s, scale_s=scale_s, scale_o=scale_o)
+    given = {"q": q, "k": k, "v": v} | factors
     outs = rules.scaled_attention_slots(out, return_stats, amax)
     with_stats, with_amax = as_bool(return_stats, "return_stats"), as_bool(amax, "amax")
     operation = _WITH_STATS if with_stats else _WITHOUT_STATS
