@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -93,8 +94,11 @@ def train(train_digits: Any, test_digits: Any, epochs: int, seed: int) -> tuple[
             rate = RATE * (1 - step / (epochs * steps))
             for name, w in network.weights.items():  # v = 0.9 v + gradient, then w = w - rate v, in place
                 v = velocities[name]
-                ops.op_tensor(v, gradients[name], op="add", alpha1=MOMENTUM, out=v)
-                ops.op_tensor(w, v, op="add", alpha2=-rate, out=w)
+                ops.scale(v, alpha=MOMENTUM)
+                ops.op_tensor(v, gradients[name], op="add", out=v)
+                change = ops.transform(v)  # a copy
+                ops.scale(change, alpha=-rate)
+                ops.op_tensor(w, change, op="add", out=w)
         losses += [float(fetch(loss)) for loss in waiting]
         guesses = fetch(network.predict(put(test_digits[0])))[:, :, 0, 0].argmax(axis=1)
         accuracies.append(float((guesses == test_digits[1]).mean()))
@@ -141,11 +145,13 @@ class Network:
         d, mask = self.dropout.forward(p2)
         scores = ops.add(ops.conv(d, w["w3"]), w["bias3"])  # (N, 10, 1, 1): windows as large as the images
         log_p = ops.softmax(scores, algo="log")
-        loss = ops.reduce(ops.op_tensor(log_p, target, op="mul"), alpha=part)
+        loss = ops.reduce(ops.op_tensor(log_p, target, op="mul"))
+        ops.scale(loss, alpha=part)
 
         # The same backwards, each line the gradient of one above. That of the loss is part * target.
         g = {}
-        dscores = ops.softmax_backward(target, log_p, algo="log", alpha=part)
+        dscores = ops.softmax_backward(target, log_p, algo="log")
+        ops.scale(dscores, alpha=part)
         g["bias3"] = ops.reduce(dscores, axis=0, keepdims=True)
         g["w3"] = ops.conv_backward_filter(dscores, d, w["w3"].shape)
         dd = ops.conv_backward_data(dscores, w["w3"], d.shape)
@@ -176,21 +182,29 @@ class Network:
 
 
 class Dropout:
-    """Dropout where `ops` computes: cuDNN draws random numbers on a GPU, NumPy draws them elsewhere."""
+    """Dropout where `ops` computes: cuDNN draws random numbers on a GPU, NumPy draws them elsewhere.
+
+    NumPy also draws them for cuDNN's JIT wheel, which has no dropout.
+    """
 
     def __init__(self, probability: float, rng: np.random.Generator) -> None:
         self.probability, self.rng = probability, rng
-        self.state = ct.DropoutState(probability, seed=int(rng.integers(2**32))) if available else None
+        self.state, seed = None, int(rng.integers(2**32)) if available else 0
+        with suppress(ct.NotSupportedError):
+            self.state = ct.DropoutState(probability, seed=seed) if available else None
 
     def forward(self, x: Any) -> tuple[Any, Any]:
         """Return x with elements dropped and the others made larger, and what the gradient needs."""
         if self.state is not None:
             return ct.dropout(x, self.state)
-        mask = (self.rng.random(x.shape) >= self.probability) / np.float32(1 - self.probability)
-        return x * mask, mask
+        kept = self.rng.random(x.shape) >= self.probability
+        mask = put((kept / (1 - self.probability)).astype(x.dtype))
+        return ops.op_tensor(x, mask, op="mul"), mask
 
     def backward(self, dy: Any, mask: Any) -> Any:
-        return dy * mask if self.state is None else ct.dropout_backward(dy, mask, self.state)
+        if self.state is not None:
+            return ct.dropout_backward(dy, mask, self.state)
+        return ops.op_tensor(dy, mask, op="mul")
 
 
 def draw(losses: list[float], accuracies: list[float], title: str) -> Figure:

@@ -29,7 +29,21 @@ STEPS, RATE, MOMENTUM, LARGEST = 200, 1.0, 0.9, 1.0  # LARGEST: the norm that a 
 GOAL = 1.0  # bit for each character, for a whole training
 PROMPT, CALMNESS = "Beautiful", 2.0  # what is more likely than other things is taken even more often
 
-available = ct.available()
+
+def why_on_cpu() -> str:
+    """Return why a GPU and its cuDNN do not compute the network; empty if they do. JIT wheels have no RNN."""
+    if not (found := ct.available()):
+        return found.reason
+    net = ct.RNN("gru", 1, 1)
+    try:
+        net.forward(ct.zeros((1, 1, 1)), ct.zeros((net.weight_size,)))
+    except ct.NotSupportedError as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+reason = why_on_cpu()
+available = not reason
 ops = ct if available else ct.reference  # the same operations under the same names
 put = ct.asarray if available else np.asarray  # NumPy arrays to where ops computes, and back:
 
@@ -54,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     where = f"on the GPU by cuDNN {ct.version()}" if available else "in NumPy by the reference"
-    print(f"training {where}" + ("" if available else f", since there is {available.reason}"))
+    print(f"training {where}" + ("" if available else f", since there is {reason}"))
 
     text = zen()
     alphabet = sorted(set(text))
@@ -114,7 +128,8 @@ class Model:
 
         # Backwards from the mean cross entropy, whose gradient with regard to log_p is -target / after.size.
         w = self.weights
-        dscores = ops.softmax_backward(target, log_p, algo="log", alpha=-1 / after.size)
+        dscores = ops.softmax_backward(target, log_p, algo="log")
+        ops.scale(dscores, alpha=-1 / after.size)
         pixels = reshape(y, after.size, HIDDEN, 1, 1)
         dpixels = ops.conv_backward_data(dscores, w["dense"], pixels.shape)
         gradients = {
@@ -125,8 +140,12 @@ class Model:
         norm = np.linalg.norm([float(fetch(ops.reduce(g, op="norm2"))) for g in gradients.values()])
         cut = min(1.0, LARGEST / float(norm))
         for name, v in self.velocities.items():  # in place
-            ops.op_tensor(v, gradients[name], op="add", alpha1=MOMENTUM, alpha2=cut, out=v)
-            ops.op_tensor(w[name], v, op="add", alpha2=-rate, out=w[name])
+            ops.scale(v, alpha=MOMENTUM)
+            ops.scale(gradients[name], alpha=cut)
+            ops.op_tensor(v, gradients[name], op="add", out=v)
+            change = ops.transform(v)  # a copy
+            ops.scale(change, alpha=-rate)
+            ops.op_tensor(w[name], change, op="add", out=w[name])
 
     def scores(self, y: Any) -> Any:
         """Apply the same weights to each step of each sequence: a convolution of images of one pixel."""

@@ -49,6 +49,7 @@ def with_nan(*shape: int) -> np.ndarray:
 ROWS, IMAGES = random(6, 10), random(3, 4, 6, 5)
 DISTINCT = (np.arange(60).reshape(6, 10) * 37 % 61).astype(np.float32)
 ONES = np.ones((4, 10), np.float32)
+ONE_CHANNEL = IMAGES[:, :1].copy()
 EVEN = {"n": 4, "lrn_alpha": 0.5}
 # Calls on shapes that the selftest lacks: single elements, sums of other axes, windows of other geometry.
 OTHERS: dict[str, Any] = {
@@ -104,4 +105,12 @@ OTHERS: dict[str, Any] = {
     "gradient of it": lambda ops, put: ops.lrn_backward(
         *map(put, (IMAGES, IMAGES, ct.reference.lrn(IMAGES, **EVEN))), **EVEN
     ),
+    "one channel normalised": lambda ops, put: ops.lrn(put(ONE_CHANNEL), **EVEN),
+    "gradient of that": lambda ops, put: ops.lrn_backward(
+        *map(put, (ONE_CHANNEL, ONE_CHANNEL, ct.reference.lrn(ONE_CHANNEL, **EVEN))), **EVEN
+    ),
+    "sum without propagation of NaN": lambda ops, put: ops.op_tensor(
+        put(with_nan(6, 10)), put(ROWS), propagate_nan=False
+    ),
+    "sigmoid without it": lambda ops, put: ops.activation(put(ROWS), mode="sigmoid", propagate_nan=False),
 }

@@ -95,8 +95,8 @@ class Answers:
         found: dict[str, Any] = self._known[key]
         return found
 
-    def _plan(self, op: Operation, problem: Any, params: tuple[Any, ...], scaled: bool) -> None:
-        signature = CallSignature((), (), params=params, scaled=(scaled, False))
+    def _plan(self, op: Operation, problem: Any, params: tuple[Any, ...], scaled: tuple[bool, bool]) -> None:
+        signature = CallSignature((), (), params=params, scaled=scaled)
         op.selection(problem, signature)(self.device)  # type: ignore[arg-type]
 
     def _once(self, first_engine: Callable[..., Any]) -> Callable[..., Any]:

@@ -165,8 +165,8 @@ def plan_first_runs(planner: Any, reasons: list[str]) -> None:
                 return f"{type(error).__name__}: {error}"
         return ""
 
-    def record(op: Any, problem: Any, params: tuple[Any, ...], scaled: bool) -> None:
-        reasons.append(reason(op, problem, params, scaled))
+    def record(op: Any, problem: Any, params: tuple[Any, ...], scaled: tuple[bool, bool]) -> None:
+        reasons.append(reason(op, problem, params, any(scaled)))
 
     _shapes._record = record
 

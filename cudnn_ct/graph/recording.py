@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from .._cache_files import replace_file
 from .._caller import caller
 from ..errors import NotSupportedError
+from ..plans.base import missing_last
 from .graph_json import graph_from_json, graph_text, graph_to_json
 from .offline import ShapesOnly
 from .operations import Graph
@@ -199,7 +200,7 @@ def record_first(ways: Iterable[Callable[[], Any]]) -> Any:
             if not recorded:
                 break
     if not found:
-        raise NotSupportedError("; ".join(dict.fromkeys(reasons)) or "nothing computes it")
+        raise NotSupportedError("; ".join(missing_last(reasons)) or "nothing computes it")
     (result, first), *others = found
     instead = {tuple(one.identity for one in way): way for _, way in others if way != first}
     for request in first:

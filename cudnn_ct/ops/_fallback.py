@@ -18,6 +18,8 @@ from ..plans.base import NotChosen, Plan, SelectedPlan, packed_of, tensors_of, u
 from ..plans.wrappers import PlanMaker, on_float32, on_operands_of, zero_or_scale
 from ..shapes.specs import LAYOUTS, nearest_layout
 
+IGNORES_NAN = "propagate_nan is False, which only legacy functions support"
+
 
 class Implementation(NamedTuple):
     """One way to compute a kind of problem."""
@@ -38,10 +40,15 @@ def of_problem(make: Callable[[Any], Plan | None], *, aligned: bool = False) -> 
 def by_engines(make: PlanMaker, replaces: str = "ops") -> Implementation:
     """Return the implementation by graphs that replaces the calls of a library; its engines are compiled."""
 
-    def made(problem: Any, context: Context) -> Plan | None:
-        return make(problem, context) if config.allow_runtime_compilation else None
+    def planned(problem: Any, context: Context) -> Plan | None:
+        if not config.allow_runtime_compilation:
+            raise NotSupportedError("allow_runtime_compilation is False, and engines are compiled")
+        made = make(problem, context)
+        if made is None and "float64" in {spec.dtype for spec in tensors_of(problem).values()}:
+            raise NotSupportedError("no engine computes float64")
+        return made
 
-    return Implementation(made, aligned=True, scales=False, replaces=replaces)
+    return Implementation(planned, aligned=True, scales=False, replaces=replaces)
 
 
 def usable(implementations: Sequence[Implementation], *, scaled: bool) -> list[Implementation]:
@@ -73,9 +80,13 @@ class FirstSupported(SelectedPlan):
         scaled: bool = False,
         relayout: bool = True,
         aligned: bool = True,
+        factors: str = "alpha or beta is given",
     ) -> None:
         self._problem = problem
-        self._makers = _makers(problem, usable(implementations, scaled=scaled), relayout, aligned)
+        given = usable(implementations, scaled=scaled)
+        self._makers = _makers(problem, given, relayout, aligned)
+        if any(one.replaces for one in usable(implementations, scaled=False) if one not in given):
+            self._makers.append(partial(_reject, f"{factors}, which only legacy functions support"))
         self._left, self._rejections = iter(self._makers), list[str]()
         if isinstance(context, ShapesOnly):
             self.plan = record_first(partial(make, context) for make in self._makers)
@@ -116,6 +127,10 @@ class FirstSupported(SelectedPlan):
         self.plan, self._left, reasons = _NONE_LEFT, iter(self._makers), self._rejections
         self._rejections = []
         raise unsupported(self._problem, reasons)
+
+
+def _reject(reason: str, _: Context) -> None:
+    raise NotSupportedError(reason)
 
 
 _NONE_LEFT = NotChosen("every implementation was rejected, and the next call tries them again")

@@ -160,7 +160,9 @@ def matrix_of(whole: Sequence[TensorSpec], vectors: Sequence[TensorSpec]) -> Mat
             found = Matrix(lengths[0], lengths[1], "columns")
         case (True, False, True):
             found = Matrix(lengths[1], lengths[2], "columns", lengths[0])
-    return found if found and found.columns <= LONGEST and found.number <= MAX_CALLS else None
+    if found and found.columns > LONGEST:
+        raise NotSupportedError(f"rows of {found.columns:,} elements: graphs take at most {LONGEST:,}")
+    return found if found and found.number <= MAX_CALLS else None
 
 
 def _operator(mode: str) -> Callable[[Term, Term | float], Term]:

@@ -134,6 +134,7 @@ class Operation(NamedTuple):
     select: Callable[[Any, tuple[Any, ...]], Select] | None = None
     freeze: Callable[[tuple[Any, ...]], tuple[Any, ...]] = freeze  # an immutable snapshot
     compose: Compose | None = None  # in place of implementations in unscaled calls
+    factor: str = "alpha"  # the name of alpha in messages
 
     def settle(self, signature: CallSignature) -> Callable[[Context], PreparedCall]:
         """Check arguments, and return a function that prepares their call for a thread and a device."""
@@ -210,7 +211,9 @@ class Operation(NamedTuple):
             return self.compose(problem, aligned, ctx)
 
         def instead() -> SelectedPlan:
-            how = {"scaled": scaled, "relayout": self.relayout, "aligned": aligned}
+            factors = zip((f"{self.factor} is not 1", "beta is not 0"), signature.scaled, strict=True)
+            how: dict[str, Any] = {"scaled": scaled, "relayout": self.relayout, "aligned": aligned}
+            how["factors"] = " and ".join(text for text, given in factors if given)
             return FirstSupported(problem, self.implementations, ctx, **how)
 
         if isinstance(ctx, ShapesOnly) and select:

@@ -45,7 +45,7 @@ def call_on_shapes(
     signature = CallSignature(names, specs, given, params, scaled)
     problem = op.problem_of(signature, op.inputs_of(names, specs))
     if records():
-        _record(op, problem, params, any(scaled))
+        _record(op, problem, params, scaled)
     results: list[DeviceArray] = [ShapeArray.of(spec) for spec in problem.results]
     for place, (out, spec) in enumerate(zip(outs[: len(results)], given, strict=False)):
         if spec is not None:
@@ -53,13 +53,13 @@ def call_on_shapes(
     return results
 
 
-def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: bool) -> None:
+def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: tuple[bool, bool]) -> None:
     """Plan a problem as its first run does, but without a GPU, so that its graphs are recorded."""
     reason, rejected = "", False
-    select = op.selection(problem, CallSignature((), (), params=params, scaled=(scaled, False)))
+    signature, where = CallSignature((), (), params=params, scaled=scaled), ShapesOnly()
     with alone() as recorded:
         try:
-            select(ShapesOnly())  # type: ignore[arg-type]
+            op.selection(problem, signature)(where)  # type: ignore[arg-type]
         except CudnnError as error:
             rejected = isinstance(error, NotSupportedError | BadParamError | VersionMismatchError)
             reason = f"{type(error).__name__}: {error}"

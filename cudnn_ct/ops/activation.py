@@ -10,6 +10,7 @@ from .._lib import load
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
+from ..errors import NotSupportedError
 from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
 from ..plans.base import Plan, tensors_of
@@ -23,7 +24,7 @@ from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._fallback import Implementation, by_engines, of_problem
+from ._fallback import IGNORES_NAN, Implementation, by_engines, of_problem
 from ._formulas import MIN_ELEMENTS, Formulas, first_plan, in_one_order, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
@@ -149,7 +150,11 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
     # made, which takes 0.2 s. Without C functions, all sizes are computed so.
     tensors = list(tensors_of(problem).values())
     first, spec, legacy = tensors[0], problem.params, not load().lacks("ops")
-    if not in_one_order(*tensors) or not spec.propagate_nan or not config.allow_runtime_compilation:
+    if not spec.propagate_nan and spec.mode in ("relu", "clipped_relu"):
+        if legacy:
+            return None
+        raise NotSupportedError(IGNORES_NAN)
+    if not in_one_order(*tensors) or not config.allow_runtime_compilation:
         return None
     if not (MIN_ELEMENTS if legacy else 1) <= first.size <= INT_MAX:
         return None

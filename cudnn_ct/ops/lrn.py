@@ -21,7 +21,7 @@ from ..typing import ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
 from ._fallback import by_engines, of_problem, with_bfloat16
-from ._formulas import Formulas, first_plan, matrix_of, pointwise
+from ._formulas import Formulas, Matrix, first_plan, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import along
 
@@ -127,6 +127,8 @@ def lrn_by_graphs(problem: LayerProblem[LRNSpec], context: Context) -> Plan | No
     tensors = list(tensors_of(problem).values())
     shape = tuple(n if axis == 1 else 1 for axis, n in enumerate(tensors[0].shape))
     matrix = matrix_of(tensors, [TensorSpec.packed(shape, layout="nhwc")])
+    if matrix and tensors[0].shape[1] == 1:
+        matrix = Matrix(tensors[0].size, 1, "columns")
     if matrix is None or matrix.number > 1 or matrix.kept != "columns":
         return None
     n, factor, power, k = problem.params

@@ -249,7 +249,10 @@ def pooling_by_graphs(problem: Problem, context: Context) -> Plan | None:
         return None
     largest = mode.startswith("max")
     if largest and problem.dx and prod(window) > LARGEST:
-        return None
+        raise NotSupportedError(
+            f"window has {prod(window)} elements; without legacy functions, gradients of maxima have at most "
+            f"{LARGEST}"
+        )
     if len(window) == 1:
         window, padding, stride = (1, *window), ((0, 0), *padding), (1, *stride)
     before, after = zip(*padding, strict=True)

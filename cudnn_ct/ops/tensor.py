@@ -9,6 +9,7 @@ from .._hints import UNSET, corrected
 from .._lib import load
 from ..array import DeviceArray
 from ..context import Context
+from ..errors import NotSupportedError
 from ..plans.base import Plan, tensors_of
 from ..plans.elementwise import alpha_plan, fill_plan, scale_plan, scaling_by_op_tensor, transform_plan
 from ..plans.elementwise import op_tensor as op_tensor_plan
@@ -22,7 +23,7 @@ from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, execute
 from ._documented import documented
-from ._fallback import Implementation, by_engines, of_problem
+from ._fallback import IGNORES_NAN, Implementation, by_engines, of_problem
 from ._formulas import MIN_ELEMENTS, Formulas, Matrix, cast_by_graph, elementwise_plan, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
@@ -242,8 +243,10 @@ def convert_by_graph(problem: LayerProblem[None], context: Context) -> Program |
 
 def operation_by_graph(problem: rules.OpTensorProblem, context: Context) -> Plan | None:
     """Return the plan of an operation without factors, for a cuDNN without ``cudnnOpTensor``."""
-    if problem.op == "not" or not problem.propagate_nan:
-        return None
+    if problem.op == "not":
+        raise NotSupportedError("op is 'not', which only legacy functions support")
+    if not problem.propagate_nan and problem.op in ("min", "max"):
+        raise NotSupportedError(IGNORES_NAN)
     a, b, y = problem.a, problem.b, problem.c
     if b is not None and b.shape != a.shape:  # engines repeat no operand of such a graph
         whole = problem._replace(b=a._replace(dtype=b.dtype))
@@ -312,6 +315,7 @@ _OP_TENSOR = Operation(
     in_place=True,
     broadcasts=("b",),
     independent=every_axis,
+    factor="alpha1 or alpha2",
 )
 _SCALE_PLANS = (
     of_problem(lambda problem: scale_plan(problem.x)),

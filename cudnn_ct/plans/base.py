@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .._lib import load
+from .._lib import UNAVAILABLE, load
 from ..errors import CudnnError, Explanation, NotSupportedError
 from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import Layout
@@ -202,13 +202,18 @@ def unsupported(
 ) -> NotSupportedError:
     """Return the error for a problem, with the reasons of its implementations and of the graph's engines."""
     first = f"cuDNN does not support this {problem}"
-    reasons = list(dict.fromkeys(reasons))
+    reasons = missing_last(reasons)
     if explanation and (lacks := load().lacks("engines_precompiled")):
         reasons.append(f"an engine that only the full wheel has {lacks}")
     lines = "\n  rejected: ".join([first, *reasons, *_too_large(problem)])
     error = NotSupportedError("\n  ".join([lines, *(explanation.summary() if explanation else ())]))
     error.explanation = explanation
     return error
+
+
+def missing_last(reasons: Iterable[str]) -> list[str]:
+    """Return each reason once, those that name a missing library after those that name an argument."""
+    return sorted(dict.fromkeys(reasons), key=lambda reason: f"({UNAVAILABLE})" in reason)
 
 
 def _too_large(problem: Any) -> list[str]:

@@ -178,6 +178,34 @@ def test_elementwise_operation_without_a_graph_names_the_library(jit: FakeCudnn,
         call(x)
 
 
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda x: ct.op_tensor(x, x, alpha1=2), "alpha1 or alpha2 is not 1, which only legacy functions"),
+        (lambda x: ct.op_tensor(x, x, beta=2, out=ct.zeros((4, 6))), "beta is not 0, which only legacy func"),
+        (lambda x: ct.softmax(x, alpha=2), "alpha is not 1, which only legacy functions support"),
+        (lambda x: ct.op_tensor(x, x, op="max", propagate_nan=False), "propagate_nan is False, which only"),
+        (lambda x: ct.op_tensor(x, op="not"), "op is 'not', which only legacy functions support"),
+        (lambda x: ct.activation(x, propagate_nan=False), "propagate_nan is False, which only legacy func"),
+        (lambda x: ct.reduce(x, op="max", propagate_nan=False), "propagate_nan is False, which only legacy"),
+        (lambda _: ct.softmax(ct.zeros((2, 3), "float64")), "no engine computes float64"),
+        (lambda _: ct.reduce(ct.zeros((524_281,))), "rows of 524,281 elements: graphs take at most 524,280"),
+    ],
+)
+def test_error_names_the_argument_before_the_library(jit: FakeCudnn, call: Any, argument: str) -> None:
+    with pytest.raises(NotSupportedError) as caught:
+        call(ct.asarray(random(4, 6)))
+    reasons = [line.partition("rejected: ")[2] for line in str(caught.value).splitlines()[1:]]
+    assert reasons[0].startswith(argument)
+    assert reasons[-1].endswith("needs libcudnn_ops, which the JIT wheel lacks (3009)")
+
+
+def test_error_of_an_empty_convolution_names_its_operands(jit: FakeCudnn) -> None:
+    x, w, bias = (ct.zeros(shape) for shape in ((2, 0, 8, 8), (4, 0, 3, 3), (4,)))
+    with pytest.raises(NotSupportedError, match=r"^x .* and w .* give no terms to sum: the epilogue needs"):
+        ct.conv_bias_activation(x, w, bias)
+
+
 def test_error_names_the_libraries_of_the_full_wheel_once(jit: FakeCudnn) -> None:
     with pytest.raises(NotSupportedError) as caught:
         ct.reduce(ct.asarray(random(4, 6)), op="mul", axis=1)
@@ -270,7 +298,7 @@ def test_scale_takes_another_factor_without_another_plan(jit: FakeCudnn) -> None
 def test_pooling_gradient_of_a_large_window_is_rejected(jit: FakeCudnn) -> None:
     x = ct.asarray(random(1, 2, 12, 12))
     y = ct.pool(x, window=12)
-    with pytest.raises(NotSupportedError, match="needs libcudnn_ops"):
+    with pytest.raises(NotSupportedError, match=r"window has 144 elements(.|\n)*needs libcudnn_ops"):
         ct.pool_backward(y, x, y, window=12)
 
 

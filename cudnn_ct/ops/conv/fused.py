@@ -6,7 +6,9 @@ from enum import Enum
 from typing import Any, Never
 
 from ..._hints import UNSET, corrected
+from ..._lib import load
 from ...array import DeviceArray
+from ...errors import NotSupportedError
 from ...plans.wrappers import zero_or_scale
 from ...shapes.fused import FusedConv, fused_problem
 from ...shapes.specs import TensorSpec
@@ -107,7 +109,9 @@ def _select(problem: FusedConv, params: tuple[Any, ...]) -> Select:
     conv = problem.conv
     empty: Any = None
     if not conv.y.size or not (conv.x.size and conv.w.size):  # the sums of the convolution have no terms
-        zero = zero_or_scale(conv.y)
+        zero, lacks = zero_or_scale(conv.y), load().lacks("ops")
+        if conv.y.size and lacks:
+            raise NotSupportedError(f"x {conv.x} and w {conv.w} give no terms to sum: the epilogue {lacks}")
         empty = unfused_plan(problem, zero) if conv.y.size else zero
     return select(problem, empty, request_of(ConvParams(*params[:_CONV]), problem))
 

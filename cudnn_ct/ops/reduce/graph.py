@@ -25,6 +25,7 @@ from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, strides_in_order
 from ...typing import ReduceOp
+from .._fallback import IGNORES_NAN
 from .._formulas import (
     DTYPES_OF_ENGINES,
     Formulas,
@@ -55,7 +56,8 @@ def reduction_by_formulas(problem: ReduceProblem, context: Context) -> Plan | No
     if not 1 <= problem.terms <= most or problem.op not in (*_SUMS, *_EXTREMES):
         return None
     if problem.op in _EXTREMES and not problem.propagate_nan:
-        return None  # if all elements are NaN, engines return the value that their search begins with
+        # If all elements are NaN, engines return the value that their search begins with.
+        raise NotSupportedError(IGNORES_NAN)
     steps = [x.strides[axis] for axis in problem.axes if x.shape[axis] > 1]
     if indices is not None and steps != sorted(steps, reverse=True):
         return None  # positions along the reduced axes are not those in memory
