@@ -346,18 +346,13 @@ def select(
     # engines of the graph.
     named = str(request.algo) if request.algo and request.algo not in POLICIES else ""
     shapes: Any = ShapesOnly(replaceable=bool(named) and not request.strict)
-    only_graphs = request.algo == "heuristic" and source.only_graphs(problem, shapes)
-
-    def planned(row: Candidate) -> Plan:
-        recording.begin_choice()
-        plan = source.plan(problem, row, shapes)
-        if only_graphs:
-            recording.note_choice(*stored.choice_of(problem, request))
-        return plan
-
     replaced = shapes.replaceable or not named
     rows = [row for row in source.on_shapes(problem, named) if replaced or row.backend == "graph"]
-    return SelectedPlan(recording.record_first(partial(planned, row) for row in rows))
+    recording.begin_choice()
+    plan = recording.record_first(partial(source.plan, problem, row, shapes) for row in rows)
+    if request.algo == "heuristic" and source.only_graphs(problem, shapes):
+        recording.note_choice(*stored.choice_of(problem, request))
+    return SelectedPlan(plan)
 
 
 def _decision(

@@ -209,8 +209,8 @@ def assert_supported(
     Raises
     ------
     AssertionError
-        A graph has no engine, unless its call may be computed without a graph, or cuDNN does not support a
-        call; the message has a line for each, with the reason.
+        A graph has no engine, or cuDNN does not support a call; the message has a line for each, with the
+        reason.
     TypeError
         ``calls`` is the result of a call instead of a function, or GPUs are in a list.
     ValueError
@@ -227,6 +227,7 @@ def assert_supported(
     """
     from .cli.program import supported
     from .graph.exchange import record_plans
+    from .graph.recording import rejected
 
     if not gpus:
         raise ValueError("no GPU is given: pass the name of at least one, such as 'h200'")
@@ -246,16 +247,12 @@ def assert_supported(
         else:
             file = os.fspath(calls)
         reports = supported(file, gpus)
-    rows = [(report["gpu"], row) for report in reports for row in report["graphs"]]
-    missing = [
-        f"{gpu}: {row['graph']}: {row['reason']}"
-        for gpu, row in rows
-        if not (row["engines"] or row["without_graph"])
-    ]
-    rejected = [f"{call}: {reason}" for call, reason in reports[0]["rejected_calls"].items()]
-    if missing or rejected:
-        lines = ["cuDNN has no engine for these graphs:", *missing] if missing else []
-        lines += ["cuDNN does not support these calls:", *rejected] if rejected else []
+    rows = [(report["gpu"], row) for report in reports for row in report["graphs"] if not row["engines"]]
+    missing = [f"{gpu}: {row['graph']}: {row['reason']}" for gpu, row in rows]
+    lines = ["cuDNN has no engine for these graphs:", *missing] if missing else []
+    if calls_rejected := rejected(reports[0]["skipped"]):
+        lines += ["cuDNN does not support these calls:", *map(": ".join, calls_rejected.items())]
+    if lines:
         raise AssertionError("\n".join(lines))
 
 

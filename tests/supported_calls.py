@@ -26,6 +26,7 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import BadParamError, CudnnError, NotSupportedError
 from cudnn_ct.graph import candidates
 from cudnn_ct.graph.offline import Planner
+from cudnn_ct.graph.recording import rejected
 from cudnn_ct.ops import _shapes
 from cudnn_ct.ops._operation import CallSignature, Operation
 from tests.layers import LayerCase
@@ -69,7 +70,7 @@ class Answers:
                 self.counts["invalid"] += not isinstance(error, CudnnError)
         rows = [self._supported(request) for request in recorded.requests.values()]
         missing = [row for row in rows if not (row["engines"] or row["unknown"])]
-        reasons = [*recorded.rejected.values(), *(row["reason"] for row in missing)]
+        reasons = [*rejected(recorded.skipped).values(), *(row["reason"] for row in missing)]
         unknown = any(not row["engines"] for row in rows)
         try:
             for call in self._calls:

@@ -46,7 +46,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     planner = Planner(request["device"])
     try:
         with _output_to(request["terminal"]):
-            requests, skipped, rejected = _requests(Path(request["file"]))
+            requests, skipped = _requests(Path(request["file"]))
     except (Exception, SystemExit) as error:  # the file may raise anything
         return {"wrong_file": words_of(error, request["file"]), "is_program": request["file"].endswith(".py")}
     rest, progress = requests[request["start"] :], request["progress"]
@@ -55,7 +55,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
             _each(rest, lambda one: _compile(one, planner, output), progress)
     else:
         _each(rest, lambda one: _support(one, planner), progress)
-    return {"skipped": skipped, "rejected_calls": rejected}
+    return {"skipped": skipped}
 
 
 @contextmanager
@@ -113,9 +113,7 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
     for way in () if row["engines"] else request.instead:
         rows = [_support(one, planner) for one in way]
         if rows and all(one["engines"] for one in rows):
-            found = {name: rows[0][name] for name in ("engines", "first", "compiled", "reason", "unknown")}
-            return row | found
-        row["without_graph"] |= all(one["engines"] or one["without_graph"] for one in rows)
+            return rows[0] | _label(request)
         row["unknown"] |= all(one["engines"] or one["unknown"] for one in rows)
     return row
 
@@ -142,7 +140,6 @@ def _support_alone(request: PlanRequest, planner: Planner) -> dict[str, Any]:
         "compiled": first and first.compiled,
         "reason": reason if rows or reason else "cuDNN has no engine",
         "unknown": unknown,
-        "without_graph": False,
     }
 
 
@@ -163,8 +160,8 @@ def _check_gpu(planner: Planner) -> None:
             raise NotSupportedError(f"{row['message']}; {row['advice']} ({row['source']})")
 
 
-def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str], dict[str, str]]:
-    """Return the graphs of a file, its calls without one, and those of them that cuDNN rejects."""
+def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
+    """Return the graphs of a file, and its calls without one."""
     text = user_file(file)
     if file.suffix == ".py":
         sys.path.insert(0, str(file.parent))  # as Python does
@@ -184,10 +181,9 @@ def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str], dict[str, 
         if not isinstance(content, dict) or not {"calls", "graphs"} & set(content):
             raise ValueError('expected a JSON object with "calls", or the "graphs" that a recording saved')
         if "calls" not in content:
-            rejected = dict(content.get("rejected", {}))
-            return read_requests(content), rejected, rejected
+            return read_requests(content), dict(content.get("skipped", {}))
         recorded = _of_calls(content["calls"])
-    return list(recorded.requests.values()), recorded.skipped, recorded.rejected
+    return list(recorded.requests.values()), recorded.skipped
 
 
 def _of_calls(calls: Any) -> RecordedPlans:

@@ -149,7 +149,7 @@ def each_graph(file: str | Path, description: dict[str, Any], output: str = "") 
                 if len(lines) % 2 == 0:  # not while a graph was planned
                     raise
                 lost = {**lines.pop(), "engines": 0, "first": None, "compiled": None, "seconds": 0.0}
-                lost["unknown"] = lost["without_graph"] = False
+                lost["unknown"] = False
                 done = lines[1::2]
                 rows += [*done, {**lost, "reason": str(error)}]
                 if output:  # the process may have ended while it wrote a plan

@@ -14,6 +14,7 @@ from cudnn_doctor.read.gpus import described
 
 from .._cache_files import replace_file
 from ..graph.gpus import DERIVED_NOTE, is_derived
+from ..graph.recording import rejected
 from .errors import NOTHING, fail, usage
 from .offline import NO_GRAPHS, called, each_graph, gpus_option, naming, read_gpu
 from .options import OUTPUT, json_option
@@ -57,9 +58,8 @@ def compile_command(file: str, gpus: tuple[str, ...], output: str, as_json: bool
     else:
         _print_compiled(reports)
         say(f"wrote {output}, {len(content):,} bytes" if content else f"wrote nothing to {output}")
-    rejected = sum(len(report["rejected"]) for report in reports)
-    if rejected:
-        fail(f"cannot compile {counted(rejected, 'graph')}")
+    if count := sum(len(report["rejected"]) for report in reports):
+        fail(f"cannot compile {counted(count, 'graph')}")
     _fail_for_calls(reports[0])
     if not any(report["compiled"] for report in reports):
         fail(NO_GRAPHS, NOTHING)
@@ -77,15 +77,14 @@ def _check_output(output: str, inputs: tuple[str, ...]) -> None:
 
 
 def _report(description: dict[str, Any], derived: bool, answer: dict[str, Any]) -> dict[str, Any]:
-    rejected = [row for row in answer["graphs"] if row["reason"]]
+    wrong = [row for row in answer["graphs"] if row["reason"]]
     return {
         "gpu": description.get("deviceName"),
         "derived": derived,
-        "compiled": len(answer["graphs"]) - len(rejected),
+        "compiled": len(answer["graphs"]) - len(wrong),
         "seconds": sum(row["seconds"] for row in answer["graphs"]),
-        "rejected": [{name: row[name] for name in (*NAMES, "reason")} for row in rejected],
+        "rejected": [{name: row[name] for name in (*NAMES, "reason")} for row in wrong],
         "skipped": answer["skipped"],
-        "rejected_calls": answer["rejected_calls"],
     }
 
 
@@ -102,12 +101,12 @@ def _print_compiled(reports: list[dict[str, Any]]) -> None:
 
 def _print_skipped(report: dict[str, Any], indent: str = "") -> None:
     for call, reason in report["skipped"].items():
-        say(f"{indent}{'rejected' if call in report['rejected_calls'] else 'no graph'}: {call}: {reason}")
+        say(f"{indent}{'rejected' if call in rejected(report['skipped']) else 'no graph'}: {call}: {reason}")
 
 
 def _fail_for_calls(report: dict[str, Any]) -> None:
     """Exit with 1 if cuDNN rejects calls on any GPU."""
-    if count := len(report["rejected_calls"]):
+    if count := len(rejected(report["skipped"])):
         fail(f"cuDNN does not support {counted(count, 'call')}")
 
 

@@ -66,8 +66,6 @@ class RecordedPlans:
         The compiled plans, empty if the calls ran on shapes; for :func:`export_plans`.
     skipped : dict
         Calls on shapes that have no graph, with the reason.
-    rejected : dict
-        Those of them that cuDNN does not support on any GPU: their first run raises NotSupportedError.
     on_shapes : bool
         Whether the calls ran on shapes, so that nothing was compiled.
 
@@ -81,7 +79,6 @@ class RecordedPlans:
         self.requests: dict[tuple[str, ...], PlanRequest] = {}
         self.plans: dict[str, StoredPlan] = {}
         self.skipped: dict[str, str] = {}  # calls without a plan, with the reason
-        self.rejected: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -95,7 +92,7 @@ class RecordedPlans:
         Raises OSError if the file cannot be written.
         """
         rows = [request.as_json() for request in self.requests.values()]
-        content = {"format": FORMAT, "graphs": rows, "rejected": self.rejected}
+        content = {"format": FORMAT, "graphs": rows, "skipped": self.skipped}
         replace_file(Path(path), json.dumps(content).encode() + b"\n")
         return len(rows)
 
@@ -156,12 +153,16 @@ def note_entry(entry: StoredPlan) -> None:
         recording.plans[entry.key] = entry
 
 
-def unplanned(call: str, reason: str, *, rejected: bool) -> None:
-    """Record a call that has no graph, and whether cuDNN rejects it."""
+def unplanned(call: str, reason: str) -> None:
+    """Record a call that has no graph."""
     for recording in list(_recordings):
         recording.skipped[call] = reason
-        if rejected:
-            recording.rejected[call] = reason
+
+
+def rejected(skipped: Mapping[str, str]) -> dict[str, str]:
+    """Return the calls among those without a graph that cuDNN supports on no GPU."""
+    errors = ("NotSupportedError:", "BadParamError:", "VersionMismatchError:")
+    return {call: reason for call, reason in skipped.items() if reason.startswith(errors)}
 
 
 @contextmanager
@@ -171,7 +172,7 @@ def alone() -> Iterator[RecordedPlans]:
     try:
         yield _thread.only
     finally:
-        _thread.only = before
+        _thread.only, _thread.last = before, None
 
 
 def record_first(ways: Iterable[Callable[[], Any]]) -> Any:

@@ -41,9 +41,7 @@ def by_engines(make: PlanMaker, replaces: str = "ops") -> Implementation:
     """Return the implementation by graphs that replaces the calls of a library; its engines are compiled."""
 
     def planned(problem: Any, context: Context) -> Plan | None:
-        if not config.allow_runtime_compilation:
-            raise NotSupportedError("allow_runtime_compilation is False, and engines are compiled")
-        made = make(problem, context)
+        made = make(problem, context) if config.allow_runtime_compilation else None
         if made is None and "float64" in {spec.dtype for spec in tensors_of(problem).values()}:
             raise NotSupportedError("no engine computes float64")
         return made
@@ -80,13 +78,13 @@ class FirstSupported(SelectedPlan):
         scaled: bool = False,
         relayout: bool = True,
         aligned: bool = True,
-        factors: str = "alpha or beta is given",
+        factor: str = "alpha or beta is given",
     ) -> None:
         self._problem = problem
         given = usable(implementations, scaled=scaled)
         self._makers = _makers(problem, given, relayout, aligned)
         if any(one.replaces for one in usable(implementations, scaled=False) if one not in given):
-            self._makers.append(partial(_reject, f"{factors}, which only legacy functions support"))
+            self._makers.append(partial(_reject, f"{factor}, which only legacy functions support"))
         self._left, self._rejections = iter(self._makers), list[str]()
         if isinstance(context, ShapesOnly):
             self.plan = record_first(partial(make, context) for make in self._makers)

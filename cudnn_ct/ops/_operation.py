@@ -209,16 +209,15 @@ class Operation(NamedTuple):
         scaled, aligned = any(signature.scaled), signature.aligned
         if self.compose and not scaled:
             return self.compose(problem, aligned, ctx)
+        factor = f"{self.factor} is not 1" if signature.scaled[0] else "beta is not 0"
+        how = {"scaled": scaled, "relayout": self.relayout, "aligned": aligned, "factor": factor}
 
-        def instead() -> SelectedPlan:
-            factors = zip((f"{self.factor} is not 1", "beta is not 0"), signature.scaled, strict=True)
-            how: dict[str, Any] = {"scaled": scaled, "relayout": self.relayout, "aligned": aligned}
-            how["factors"] = " and ".join(text for text, given in factors if given)
-            return FirstSupported(problem, self.implementations, ctx, **how)
+        def instead(ctx: Context) -> SelectedPlan:
+            return FirstSupported(problem, self.implementations, ctx, **how)  # type: ignore[arg-type]
 
         if isinstance(ctx, ShapesOnly) and select:
-            replaced = usable(self.implementations, scaled=scaled)
-            found: SelectedPlan = record_first([partial(select, ctx), *([instead] if replaced else [])])
+            ways = [select, instead] if usable(self.implementations, scaled=scaled) else [select]
+            found: SelectedPlan = record_first(partial(way, ctx) for way in ways)
             return found
         try:
             if select:
@@ -226,7 +225,7 @@ class Operation(NamedTuple):
         except NotSupportedError:
             if not usable(self.implementations, scaled=scaled):
                 raise
-        return instead()
+        return instead(ctx)
 
 
 # --- copies of operands whose strides no descriptor holds: 0 or negative ones ------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from .._caller import caller
 from ..array import DeviceArray
 from ..array_shapes import ShapeArray, records, spec_of
-from ..errors import BadParamError, CudnnError, NotSupportedError, VersionMismatchError
+from ..errors import CudnnError
 from ..graph.offline import ShapesOnly
 from ..graph.recording import alone, record, unplanned
 from ..shapes.specs import TensorSpec
@@ -55,21 +55,20 @@ def call_on_shapes(
 
 def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: tuple[bool, bool]) -> None:
     """Plan a problem as its first run does, but without a GPU, so that its graphs are recorded."""
-    reason, rejected = "", False
-    signature, where = CallSignature((), (), params=params, scaled=scaled), ShapesOnly()
+    signature, where, reason = CallSignature((), (), params=params, scaled=scaled), ShapesOnly(), ""
+    select = op.selection(problem, signature)  # rejects arguments
     with alone() as recorded:
         try:
-            op.selection(problem, signature)(where)  # type: ignore[arg-type]
+            select(where)  # type: ignore[arg-type]
         except CudnnError as error:
-            rejected = isinstance(error, NotSupportedError | BadParamError | VersionMismatchError)
             reason = f"{type(error).__name__}: {error}"
+            recorded.requests.clear()
         except AttributeError as error:  # an implementation without a graph may need what a context has
             if not isinstance(error.obj, ShapesOnly):
                 raise
             reason = "its plan needs a GPU"
-    for request in () if rejected else recorded.requests.values():
+    for request in recorded.requests.values():
         record(request)
     if reason or not recorded:
         call = ": ".join(filter(None, (str(caller()), str(problem))))  # a file of calls has no lines
-        reason = reason or "cuDNN computes it by a function that needs no plan"
-        unplanned(call, reason, rejected=rejected)
+        unplanned(call, reason or "cuDNN computes it by a function that needs no plan")

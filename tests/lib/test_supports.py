@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cudnn_ct.graph.recording import rejected
 from tests.lib.test_jit import JITS, NONE, PYTHONPATH, ROOT
 
 pytestmark = pytest.mark.usefixtures("cudnn")
@@ -74,7 +75,7 @@ def supports(tmp_path: Path) -> Callable[[Path | None, str], tuple[int, dict[str
         program.write_text(text)
         done = ran(folder, "-m", "cudnn_ct", "supports", str(program), "--gpu", "a100", "--json")
         (report,) = json.loads(done.stdout)["gpus"]
-        return done.returncode, report
+        return done.returncode, report | {"rejected_calls": rejected(report["skipped"])}
 
     return supports
 

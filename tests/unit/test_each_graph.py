@@ -35,7 +35,7 @@ def plan(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]
         size = os.path.getsize(request["output"]) if request["output"] else 0
         lines.append({**label, "engines": 1, "reason": "", "seconds": 0.5, "size": size})
     Path(request["progress"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return {"skipped": {}, "rejected_calls": {}}
+    return {"skipped": {}}
 
 
 def test_supported_continues_after_a_graph_that_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from operator import itemgetter
 from typing import Any
 
 from ..._algorithm_names import ALGORITHMS, POLICIES, PRODUCT, NamedAlgorithm, is_engine, is_product
+from ..._lib import load
 from ...algo_cache import CandidateSource
 from ...autotune.request import AlgoRequest
 from ...context import Context
@@ -129,17 +131,14 @@ class Convolutions(CandidateSource):
         """Return the engines on each set of copies, then the legacy calls."""
         (row,) = super().on_shapes(problem, named)
         rows = [row._replace(relayout=packing) for packing in graph.engine_conversions(problem)]
-        algorithms = legacy.DIRECTIONS[problem.core.direction].algorithms
-        called = [
-            Candidate("legacy", one.name.lower(), "fma", 0, True, packing)
-            for packing in graph.layout_conversions(problem)
-            for one in algorithms
-            if one.name != "COUNT"
-        ]
-        rows += called
+        if load().lacks("cnn"):
+            return rows
+        names = [one.name.lower() for one in legacy.DIRECTIONS[problem.core.direction].algorithms]
+        pairs = product(graph.layout_conversions(problem), names)
+        called = [Candidate("legacy", name, "fma", 0, True, packing) for packing, name in pairs]
         if isinstance(problem, FusedConv) and not legacy.why_not_unfused(problem):
-            rows += [row._replace(backend="unfused", algorithm=f"legacy {row.algorithm}") for row in called]
-        return rows
+            called += [one._replace(backend="unfused", algorithm=f"legacy {one.algorithm}") for one in called]
+        return rows + called
 
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
