@@ -35,8 +35,8 @@ class PlanRequest(NamedTuple):
     limits: Mapping[str, Any] = MappingProxyType({})  # the limits as JSON
     replaceable: bool = False  # whether the heuristics select another engine if this one is not usable
     call: str = ""  # the operation, and the line of the program that made it
-    # The ways to compute the call if the graph has no engine: the first one whose graphs all have engines. One
-    # without graphs needs none, such as a function of the legacy calls.
+    # Other ways to compute the call if the graph has no engine: the first whose graphs all have engines. One
+    # without graphs, such as a function of the legacy calls, needs none.
     instead: tuple[tuple[PlanRequest, ...], ...] = ()
 
     @property
