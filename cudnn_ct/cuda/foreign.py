@@ -235,6 +235,8 @@ def _repeating(alone: Callable[..., bool], places: Sequence[int]) -> Callable[..
     repeated = [(place, first) for place, first in enumerate(places) if place != first]
 
     def fits(*tensors: Any) -> bool:
+        if len(tensors) != len(places):  # `alone` sees a part of them
+            return False
         for place, first in repeated:
             if tensors[place] is not tensors[first]:
                 return False

@@ -323,6 +323,19 @@ def test_plan_repeats_its_calls_on_tensors(door: FakeCudnn, monkeypatch: pytest.
     assert seen
 
 
+def test_result_that_is_given_to_a_plan_of_one_tensor_twice_is_written(door: FakeCudnn) -> None:
+    door.host.devices, door.engines = 1, True
+    g, x, w = ct.Graph(), tensor(*SHAPE), tensor(4, 4, 1, 1)
+    graph, plan = g.build(g.input(SHAPE) + g.input(SHAPE)), ct.conv_plan(w, w)
+    for made, one, expected in ((graph, x, x + x), (plan, w, torch.nn.functional.conv2d(w, w))):
+        made(one, one, out=tensor(*one.shape))
+        for _ in range(4):
+            made(one, one)
+        out = tensor(*one.shape)
+        assert made(one, one, out=out).pointer == out.data_ptr()
+        torch.testing.assert_close(out, expected)
+
+
 def test_context_of_a_thread_ends_with_it(slow: list[int]) -> None:
     kept: list[Any] = []
 
