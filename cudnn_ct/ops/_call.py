@@ -66,7 +66,7 @@ def execute(
             find, n = last.calls.parameters, len(arrays)
             try:  # the place is that of `place_of`, whose call takes as long
                 first, middle = arrays[0].numel(), arrays[n // 2].numel()
-                known = find(n, first, middle, op.problem, names, scaled, *params)
+                known = find(n, first, middle, len(outs), op.problem, names, scaled, *params)
             except Exception:  # of any kind: no tensor, one without a shape, new or unhashable parameters
                 known = Parameters()
             for repeat in known:
@@ -136,7 +136,8 @@ def execute(
                 keys = [one for one in found[1] if one is not None]
                 repeat = repeat_of(run, ctx, call, arrays, keys, len(operands))
                 if repeat is not None:
-                    calls.add_parameters((*place_of(arrays), op.problem, names, scaled, *params)).add(repeat)
+                    place = (*place_of(arrays), len(outs), op.problem, names, scaled)
+                    calls.add_parameters((*place, *params)).add(repeat)
         except (LookupError, TypeError):  # new or unhashable parameters
             pass
         if call is None:

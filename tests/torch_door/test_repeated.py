@@ -77,6 +77,16 @@ def test_results_of_one_call_are_repeated(slow: list[int]) -> None:
             assert number < 2 or given in (1, 2) or len(slow) == 2
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_call_with_other_results_is_not_repeated(slow: list[int], first: bool) -> None:
+    """The parameters of a normalisation do not tell whether it has statistics."""
+    x, scale, bias = tensor(4, 6), tensor(6), tensor(6)
+    for training in (*[first] * 3, not first, first):
+        results = ct.layer_norm(x, scale, bias, training=training)
+        assert [one is not None for one in results] == [True, training, training]
+    assert len(slow) == 3
+
+
 class Subclass(torch.Tensor):
     pass
 
@@ -293,7 +303,7 @@ def test_number_of_layouts_is_bounded(slow: list[int]) -> None:
     for step in range(1, 3 * _caches.MAX_LAYOUTS):
         for _ in range(2):
             relu(memory.as_strided((2, 3), (3 * step, step)))
-    place = (1, 6, 6, activation._ACTIVATION.problem, ("x",), (False, False), "relu", 0, True)
+    place = (1, 6, 6, 1, activation._ACTIVATION.problem, ("x",), (False, False), "relu", 0, True)
     assert len(context.of_device(0).calls.parameters(*place)) == _caches.MAX_LAYOUTS
 
 
