@@ -15,6 +15,7 @@ import argparse
 import re
 import warnings
 from collections import Counter
+from collections.abc import Callable, Container
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -103,6 +104,28 @@ def shape_of(tensor: Tensor | None) -> Any:
     )
 
 
+def drawn(
+    of_seed: int, examples: int, operations: Container[str] | None, make: Callable[[LayerCase], object]
+) -> None:
+    """Draw calls of each row of the case table, or of those whose first operation is named, and make them."""
+    for row in CASES:
+        if operations is None or row.operations[0] in operations:
+
+            @seed(of_seed)
+            @settings(
+                max_examples=examples,
+                database=None,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                phases=[Phase.generate],
+            )
+            @given(row.calls)
+            def each(case: LayerCase) -> None:
+                make(case)
+
+            each()
+
+
 def main() -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.planned_calls", description=__doc__)
@@ -116,23 +139,7 @@ def main() -> int:
     load_stub()
     warnings.simplefilter("ignore", ct.CudnnWarning)
     calls = Calls(options.gpu)
-    for row in CASES:
-        if options.operations and row.operations[0] not in options.operations:
-            continue
-
-        @seed(options.seed)
-        @settings(
-            max_examples=options.examples,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate],
-        )
-        @given(row.calls)
-        def each(case: LayerCase) -> None:
-            calls.make(case)
-
-        each()
+    drawn(options.seed, options.examples, options.operations or None, calls.make)
     for (operation, reason), number in calls.rejected.most_common():
         print(f"{number} of {operation}: {reason}\n  {calls.smallest[operation, reason]}")
     counts = {**calls.documented, "other reasons": calls.rejected.total()}

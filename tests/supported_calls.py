@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import cudnn_ct as ct
 from cudnn_ct.cli.compile_child import _support
@@ -32,7 +31,7 @@ from cudnn_ct.ops._operation import CallSignature, Operation
 from tests.layers import LayerCase
 from tests.lib.test_graph import load_stub
 from tests.op_cases import CASES
-from tests.planned_calls import shape_of
+from tests.planned_calls import drawn, shape_of
 
 NOT_ON_SHAPES = ("RNN", "ctc_loss", "dropout")
 
@@ -129,25 +128,9 @@ def main() -> int:
     warnings.simplefilter("ignore", ct.CudnnWarning)
     with pytest.MonkeyPatch.context() as monkeypatch:
         answers = Answers(options.gpu, monkeypatch)
-        for row in CASES:
-            if options.operations and row.operations[0] not in options.operations:
-                continue
-            if row.operations[0] in NOT_ON_SHAPES:
-                continue
-
-            @seed(options.seed)
-            @settings(
-                max_examples=options.examples,
-                database=None,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                phases=[Phase.generate],
-            )
-            @given(row.calls)
-            def each(case: LayerCase) -> None:
-                answers.make(case)
-
-            each()
+        named = options.operations or [row.operations[0] for row in CASES]
+        operations = [name for name in named if name not in NOT_ON_SHAPES]
+        drawn(options.seed, options.examples, operations, answers.make)
     for line in answers.wrong:
         print(line)
     counts = ", ".join(f"{number} {name}" for name, number in sorted(answers.counts.items()))

@@ -219,7 +219,7 @@ class _Comparison:
 
     def _others(self) -> Iterator[tuple[Candidate, Plan, list[Bytes]]]:
         """Yield candidates with another engine that run in time, with their plans and results."""
-        # The same engine with other knobs is no second opinion: it makes the same errors.
+        # The same engine with other knobs would make the same errors.
         own = Engine.parse(self._row.algorithm).number
         for row in self._given.others():
             if not is_engine(row.algorithm) or Engine.parse(row.algorithm).number == own:

@@ -165,7 +165,7 @@ def test_load_check_finds_nothing_in_a_good_run(found: libraryset.LibrarySet) ->
 def test_load_check_calls_functions_of_libraries_that_the_set_has(
     tmp_path: Path, monkeypatch: MonkeyPatch, make: Any
 ) -> None:
-    """Those of others abort in JIT wheels up to 9.16."""
+    """The checks of other libraries abort in JIT wheels up to 9.16."""
     found, plans = read(make(tmp_path / "lib", "9.16.0").parent), list[Any]()
 
     def run(given: Any, *_: Any) -> list[Report]:
