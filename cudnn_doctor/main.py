@@ -62,9 +62,10 @@ def _print(words: str, code: int) -> int:
     encoding = sys.stdout.encoding or "ascii"
     try:
         print(words.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except BrokenPipeError:  # for example by `| head`
+    except OSError as error:
+        # Python writes what is left when it ends, and would return 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:  # a full disk: an incomplete report must not look like success
-        print(f"cudnn-ct doctor: {error}", file=sys.stderr)
-        return code or 1
+        if not isinstance(error, BrokenPipeError):  # of `| head`; a full disk must not look like success
+            print(f"cudnn-ct doctor: {error}", file=sys.stderr)
+            return code or 1
     return code

@@ -602,7 +602,7 @@ def plan_a_convolution(gpu: str) -> None:
     graph = candidates.CONVOLUTIONS.graph_of(problem(**IMAGES))
     rows = [row for row in engine_candidates(graph, EngineRules(), planner, MODES) if not row.rejected]
     engine_plan(graph, EngineRules(), rows[0], planner, "a convolution")
-    print(compute_capability(planner), len(rows))
+    print(compute_capability(planner), len(rows), flush=True)
     os._exit(0)
 
 

@@ -406,9 +406,11 @@ def test_doctor_returns_its_exit_code_when_the_output_cannot_be_written(
     """On a full disk a sound cuDNN gives 1, because the report is incomplete."""
     make_cudnn(tmp_path, "9.27.0", ops=version)
     command = f"{sys.executable} -m cudnn_ct doctor --static {tmp_path} {closed}; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())
-    assert done.stdout.strip() == str(code or unwritten)
-    assert "Traceback" not in done.stderr
+    for unbuffered in ("", "1"):
+        given = {**environ(), "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=given)
+        assert done.stdout.strip() == str(code or unwritten)
+        assert "Traceback" not in done.stderr
 
 
 # --- files made to exhaust memory or time ------------------------------------------------------------------
