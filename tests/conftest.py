@@ -26,6 +26,9 @@ if _processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 TESTS = Path(__file__).parent
 GPU_TESTS = TESTS / "gpu"
 TOOLS = TESTS.parent / "tools"
+SECONDS = TESTS / "gpu_seconds.json"
+REPLAYED = ".replayed"  # the suffix of the file next to a record that names the tests with replays
+LONG = 8.0  # seconds
 
 
 # --- hypothesis --------------------------------------------------------------------------------------------
@@ -67,6 +70,51 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         deselected = {*tier} - {*kept.values()}
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
+    leave_out_what_replayed_nothing(config, items)
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        items[:] = long_first(items, read_seconds(), workers)
+
+
+def leave_out_what_replayed_nothing(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without replays, deselect the tests that replayed nothing: they would run as before."""
+    import cudnn_ct as ct
+
+    record = config.getoption("--gpu-record")
+    if not record or ct.config.replay or (replayed := replayed_tests(Path(record))) is None:
+        return
+    deselected = [item for item in items if item.nodeid not in replayed]
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = [item for item in items if item.nodeid in replayed]
+
+
+def replayed_tests(record: Path) -> set[str] | None:
+    """Return the tests of the present sources that replayed a call or had children; None if unknown."""
+    try:
+        first, *tests = record.with_suffix(REPLAYED).read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    return {*tests} if first == gpu_record_tool().hash_sources() else None
+
+
+def read_seconds() -> dict[str, int]:
+    """Return how long the longest tests of the GPU tier took, by their ids."""
+    return json.loads(SECONDS.read_text()) if SECONDS.is_file() else {}
+
+
+def long_first(items: list[pytest.Item], seconds: dict[str, int], workers: int) -> list[pytest.Item]:
+    """Deal the long tests to the beginnings of the parts that work stealing gives to the processes.
+
+    Otherwise the last process to end is one that has just begun a long test.
+    """
+    long = sorted((item for item in items if item.nodeid in seconds), key=lambda item: -seconds[item.nodeid])
+    short = [item for item in items if item.nodeid not in seconds]
+    parts: list[pytest.Item] = []
+    for worker in range(workers):
+        mine = long[worker::workers]
+        size = (len(items) - len(parts)) // (workers - worker)
+        parts += [*mine, *short[: max(0, size - len(mine))]]
+        del short[: max(0, size - len(mine))]
+    return parts + short
 
 
 def has_gpu() -> bool:
@@ -159,11 +207,16 @@ class GpuRecorder:
     """Counts the outcomes of the GPU tier, and writes them at the end."""
 
     def __init__(self, path: Path) -> None:
-        sys.path.append(str(TOOLS))
-        import gpu_record
+        self.path, self.tool = path, gpu_record_tool()
+        self.sources = self.tool.hash_sources()  # of the sources that run
+        self.seconds: dict[str, float] = {}
+        self.replayed: list[str] = []
 
-        self.path, self.tool = path, gpu_record
-        self.sources = gpu_record.hash_sources()  # of the sources that run
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if _of_the_tier(report):
+            self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
+            if report.when == "teardown" and ("replayed", True) in map(tuple, report.user_properties):
+                self.replayed.append(report.nodeid)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         counts = {"skipped": 0, "passed": 0, "failed": 0}
@@ -177,7 +230,27 @@ class GpuRecorder:
             terminalreporter.write_line(f"no GPU record written: {reason}", red=True)
             return
         self.tool.write(self.path, counts, failures, self.sources)
+        if self.tool.replays_are_on():
+            self._write_tests()
         terminalreporter.write_line(f"GPU record written to {self.path}: {self.tool.summary(counts)}")
+
+    def _write_tests(self) -> None:
+        """Keep which tests replayed a call, for the run without replays, and which are long."""
+        path, more = self.path.with_suffix(REPLAYED), os.environ.get(self.tool.MODE)
+        known = replayed_tests(self.path) if more else set()
+        if known is not None:
+            path.write_text("\n".join([self.sources, *sorted({*known, *self.replayed})]) + "\n")
+        long = {name: round(seconds) for name, seconds in self.seconds.items() if seconds >= LONG}
+        SECONDS.write_text(json.dumps(read_seconds() | long, indent=0, sort_keys=True) + "\n")
+
+
+def gpu_record_tool() -> Any:
+    """Import tools/gpu_record.py."""
+    if str(TOOLS) not in sys.path:
+        sys.path.append(str(TOOLS))
+    import gpu_record
+
+    return gpu_record
 
 
 def _of_the_tier(report: pytest.TestReport | pytest.CollectReport) -> bool:

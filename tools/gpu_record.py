@@ -1,7 +1,8 @@
 """Record of the last test run on a GPU: the device, the outcomes, and a hash of the sources that ran.
 
 ``pytest tests/gpu --gpu-record`` writes ``tests/gpu_record.json`` through :func:`write`; with
-``CUDNN_CT_REPLAY=0``, it adds the counts of a run without replays to the record of the same sources. ``python
+``CUDNN_CT_REPLAY=0``, it adds the counts of a run without replays to the record of the same sources: of the
+tests that replayed a call, because the others would run as before; all if it is not known which. ``python
 tools/gpu_record.py --oracle-minutes N`` then compares random calls with another implementation, with a new
 seed, and adds the number of calls, the seed and the findings to the record. ``--run`` does all of this, after
 it has imported all files of tests, and stops at the first failure. ``--run again`` runs the tests that

@@ -7,6 +7,7 @@ import fcntl
 import gc
 import importlib
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ from hypothesis.errors import Unsatisfiable
 
 import cudnn_ct as ct
 from cudnn_ct import _lib, testing
+from cudnn_ct.cuda import replay
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError, VersionMismatchError
+from cudnn_ct.ops import _call, _prepared, _repeated
 from tests.layers import LayerCase, check_layer
 from tests.mixed import own_stream
 from tests.spread import use_gpu
@@ -118,6 +121,41 @@ def _calls_are_replayed_early() -> Iterator[None]:
     """Make each second call with the same memory a replay, unless CUDNN_CT_REPLAY is 0."""
     with testing.replay_after(1):
         yield
+
+
+_events: list[str] = []  # replays, recordings and children of this process
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _replays_are_counted() -> None:
+    """Count what a run without replays would change; children may replay as well."""
+    for module, name in ((_call, "replayed"), (_repeated, "replayed"), (_prepared, "replayed")):
+        setattr(module, name, counted(getattr(module, name)))
+    replay.capture = counted(replay.capture)
+    sys.addaudithook(lambda event, _: _events.append(event) if event in CHILDREN else None)
+
+
+CHILDREN = {"subprocess.Popen", "os.fork", "os.posix_spawn"}
+
+
+def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that counts the calls that return a true value."""
+
+    def counting(*arguments: Any, **keywords: Any) -> Any:
+        if done := function(*arguments, **keywords):
+            _events.append(function.__name__)
+        return done
+
+    return counting
+
+
+@pytest.fixture(autouse=True)
+def _replays_are_reported(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the record know that this test has replays: it runs without them as well."""
+    before = len(_events)
+    yield
+    if len(_events) > before:
+        request.node.user_properties.append(("replayed", True))
 
 
 @pytest.fixture(autouse=True)

@@ -167,3 +167,64 @@ def test_run_makes_the_parts_in_order_and_stops_at_a_failure(
 def test_recorder_counts_files_that_cannot_be_collected(file: str, expected: bool) -> None:
     report = pytest.CollectReport(file, "failed", None, None)
     assert conftest._of_the_tier(report) is expected
+
+
+# --- the order of tests, and those that replayed something -------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7, 40])
+def test_each_part_of_the_tests_begins_with_its_longest(workers: int) -> None:
+    items = [SimpleNamespace(nodeid=f"test_{number}") for number in range(37)]
+    seconds = {f"test_{number}": number for number in (3, 20, 21, 30, 36)}
+    ordered: Any = conftest.long_first(items, seconds, workers)  # type: ignore[arg-type]
+    assert sorted(item.nodeid for item in ordered) == sorted(item.nodeid for item in items)
+    begin, found = 0, []
+    for worker in range(workers):  # as xdist's WorkStealingScheduling deals them
+        end = begin + (len(items) - begin) // (workers - worker)
+        long = [seconds[item.nodeid] for item in ordered[begin:end] if item.nodeid in seconds]
+        assert long == sorted(long, reverse=True)
+        assert [item.nodeid in seconds for item in ordered[begin : begin + len(long)]] == [True] * len(long)
+        found += long[:1]
+        begin = end
+    assert workers > len(seconds) or found[0] == 36
+
+
+class Hook:
+    def __init__(self) -> None:
+        self.gone: list[Any] = []
+
+    def pytest_deselected(self, items: list[Any]) -> None:
+        self.gone += items
+
+
+def test_tests_that_replayed_nothing_do_not_run_without_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "gpu_record.json"
+    monkeypatch.setattr(gpu_record, "write", lambda *_: None)
+    monkeypatch.setattr(gpu_record, "replays_are_on", lambda: True)
+    monkeypatch.setattr(conftest, "SECONDS", tmp_path / "seconds.json")
+    for mode, names in (("", "ab"), ("add", "cd")):
+        monkeypatch.setenv(gpu_record.MODE, mode)
+        recorder = conftest.GpuRecorder(record)
+        for name in names:
+            for when, seconds in (("setup", 1.0), ("call", 7.5), ("teardown", 0.0)):
+                told = [["replayed", True]] if name in "bc" and when == "teardown" else []
+                report = SimpleNamespace(
+                    nodeid=name, when=when, duration=seconds, keywords={"gpu"}, user_properties=told
+                )
+                recorder.pytest_runtest_logreport(report)  # type: ignore[arg-type]
+        recorder._write_tests()
+    assert conftest.replayed_tests(record) == {"b", "c"}
+    assert conftest.read_seconds() == dict.fromkeys("abcd", 8)
+
+    hook = Hook()
+    config: Any = SimpleNamespace(getoption=lambda _: str(record), hook=hook)
+    items: Any = [SimpleNamespace(nodeid=name) for name in "abcd"]
+    conftest.leave_out_what_replayed_nothing(config, items)
+    assert len(items) == 4  # replays are on
+    monkeypatch.setattr("cudnn_ct.config.replay", False)
+    conftest.leave_out_what_replayed_nothing(config, items)
+    assert ([item.nodeid for item in items], len(hook.gone)) == (["b", "c"], 2)
+    monkeypatch.setattr(gpu_record, "hash_sources", lambda: "another hash")
+    assert conftest.replayed_tests(record) is None  # all tests run
