@@ -1,4 +1,4 @@
-"""Products of matrices by cuBLASLt on a GPU, against the reference and PyTorch in float64; their times."""
+"""Products of matrices by cuBLASLt on a GPU, against the reference and PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ functional = torch.nn.functional
 
 EXAMPLES = 300
 GELU = 2e-3  # of a float32 result, whose tanh may be that of the hardware
-ROUNDS, CALLS = 7, 50
-# Products (M, K, N) whose times are printed: linear layers of transformers, and a tall one.
-TIMED = ((8192, 768, 3072), (8192, 4096, 4096), (2048, 5120, 13824), (64, 4096, 4096))
 
 
 @pytest.fixture(autouse=True)
@@ -175,77 +172,3 @@ def test_captured_and_replayed_products_equal_calls(dtype: str) -> None:
     graph.replay()
     torch.cuda.synchronize()
     compare(ct.asarray(y), want, exact=True)
-
-
-# --- times -------------------------------------------------------------------------------------------------
-
-
-def times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Return microseconds of a call by events, the least of rounds in which the calls take turns."""
-    found = dict.fromkeys(calls, float("inf"))
-    for call in calls.values():
-        for _ in range(10):
-            call()
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            start.record()
-            for _ in range(CALLS):
-                call()
-            end.record()
-            torch.cuda.synchronize()
-            found[name] = min(found[name], start.elapsed_time(end) / CALLS * 1000)
-    return found
-
-
-def ours(a: Any, b: Any, y: Any, operation: Any = ct.matmul, **keywords: Any) -> dict[str, Callable[[], Any]]:
-    return {
-        f"ours {algo}": lambda algo=algo: operation(a, b, out=y, algo=algo, **keywords)
-        for algo in ("heuristic", "autotune", "cublaslt 0")
-    }
-
-
-def report(name: str, found: dict[str, float]) -> None:
-    print(f"{name:44}", *(f"{what} {time:.1f}" for what, time in found.items()), sep="  ")
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_times_of_products_with_epilogues_are_printed(dtype: str) -> None:
-    print()
-    for m, k, n in TIMED:
-        a, w, bias = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for shape in (
-            (m, k), (n, k), (n,)
-        ))  # fmt: skip
-        b, y = w.T, torch.empty(m, n, device="cuda", dtype=a.dtype)
-        where = f"{m} x {k} x {n} {dtype}"
-        eager: dict[str, Callable[[], Any]] = {"torch": lambda a=a, b=b, y=y: torch.mm(a, b, out=y)}
-        report(f"{where} plain", times(eager | ours(a, b, y)))
-        for name, use_gelu in (("relu", False), ("gelu_tanh", True)):
-            function = (lambda x: functional.gelu(x, approximate="tanh")) if use_gelu else torch.relu
-            eager = {
-                "torch": lambda f=function, a=a, b=b, bias=bias: f(torch.addmm(bias, a, b)),
-                "its epilogue": lambda g=use_gelu, a=a, b=b, bias=bias: torch._addmm_activation(
-                    bias, a, b, use_gelu=g
-                ),
-            }
-            report(f"{where} bias {name}", times(eager | ours(a, b, y, bias=bias, activation=name)))
-
-
-def test_times_of_float8_products_are_printed() -> None:
-    if not has_float8():
-        pytest.skip("this GPU has no float8")
-    print()
-    for m, k, n in TIMED:
-        a, w = (torch.randn(shape, device="cuda").to(torch.float8_e4m3fn) for shape in ((m, k), (n, k)))
-        one, bias = torch.ones((), device="cuda"), torch.randn(n, device="cuda").bfloat16()
-        b, y = w.T, torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-        for added in (None, bias):
-            eager = {
-                "torch": lambda a=a, b=b, one=one, added=added: torch._scaled_mm(
-                    a, b, scale_a=one, scale_b=one, bias=added, out_dtype=torch.bfloat16
-                )
-            }
-            scales = {"descale_a": one.reshape(1), "descale_b": one.reshape(1), "bias": added}
-            found = times(eager | ours(a, b, y, ct.scaled_matmul, **scales))
-            report(f"{m} x {k} x {n} float8{'' if added is None else ' bias'}", found)
