@@ -7,14 +7,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from short_pairs import Pair, Row, drawn_tensor, rows_of
+from short_pairs import Pair, Row, copying, drawn_tensor, rows_of
 
 DTYPES = ("float32", "float16", "bfloat16")
 
 
 def layers(*, rounds: int, seed: int, **_: Any) -> Iterator[Row]:
     """Yield layers that move memory: softmax, dropout, reductions, activations, sums and products."""
-    yield from rows_of({name: partial(LAYERS[kind], *drawn) for name, kind, drawn in shapes(seed)}, rounds)
+    yield from rows_of(
+        {name: partial(with_floor, kind, *drawn) for name, kind, drawn in shapes(seed)}, rounds
+    )
+
+
+def with_floor(kind: str, shape: tuple[int, int], dtype: str) -> Pair:
+    """Return a pair whose floor is a copy of the bytes that must be read and written."""
+    arrays = {"reduction": 1, "max without NaN": 1, "add or multiply": 3}.get(kind, 2)
+    nbytes = arrays * shape[0] * shape[1] * (4 if dtype == "float32" else 2)
+    return LAYERS[kind](shape, dtype)._replace(floor=copying(nbytes))
 
 
 def shapes(seed: int) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
@@ -143,10 +152,14 @@ def product(activation: str, peer: str, sizes: tuple[int, int, int]) -> Pair:
     def ours() -> Any:
         return ct.matmul(x, w.T, bias=bias, activation=mode)
 
+    def alone() -> Any:
+        return torch.mm(x, w.T)
+
     if peer == "cublasLt":
-        return Pair(ours, lambda: torch._addmm_activation(bias, x, w.T, use_gelu=activation == "gelu"))
+        gelu = activation == "gelu"
+        return Pair(ours, lambda: torch._addmm_activation(bias, x, w.T, use_gelu=gelu), floor=alone)
     function = F.gelu if activation == "gelu" else F.relu
-    return Pair(ours, lambda: function(F.linear(x, w, bias)))
+    return Pair(ours, lambda: function(F.linear(x, w, bias)), floor=alone)
 
 
 def float8_product(sizes: tuple[int, int, int]) -> Pair:

@@ -82,10 +82,11 @@ def short_targets(records: list[Record]) -> str:
     (one,) = records
     about = one["about"]
     lines = [
-        [bar["name"], str(bar["count"]), *map(number, (bar["value"], bar["limit"]))] for bar in one["bars"]
+        [bar["name"], str(bar["count"]), *map(number, (bar["value"], bar["limit"], bar.get("floor")))]
+        for bar in one["bars"]
     ]
     head = f"{about['device']}, {about['seconds']} s, seed {about['seed']}."
-    return f"{head}\n\n{markdown(('', 'rows', 'measured', 'at most'), lines)}"
+    return f"{head}\n\n{markdown(('', 'rows', 'measured', 'at most', 'floor'), lines)}"
 
 
 def number(value: float | None) -> str:

@@ -37,13 +37,17 @@ class Limit(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """Target: a value and its upper limit. The value is None if it was not measured."""
+    """Target: a value and its upper limit. The value is None if it was not measured.
+
+    ``floor`` is what the value of a call would be that none can be faster than, if that was measured.
+    """
 
     name: str
     value: float | None
     limit: float
     count: int
     detail: str = ""
+    floor: float | None = None
 
     @property
     def verdict(self) -> str:

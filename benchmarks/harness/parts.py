@@ -172,7 +172,11 @@ def bar_of(target: Target, rows: Sequence[Row], parts: Collection[str]) -> Bar |
     values = [row[target.field] for row in own if row.get(target.field) is not None]
     failed = sum("error" in row for row in own)
     detail = f"{failed} failed" if failed else ""
-    return Bar(target.name, target.joined(values) if values else None, target.limit, len(values), detail)
+    value, limit = target.joined(values) if values else None, target.limit
+    least = "floor" if target.field == "ratio" else f"{target.field}_floor"
+    floors = [row[least] for row in own if least in row]
+    floor = target.joined(floors) if floors and len(floors) == len(values) else None
+    return Bar(target.name, value, limit, len(values), detail, floor)
 
 
 def device() -> str:
