@@ -20,12 +20,13 @@ from ._config import config
 from .autotune import candidates as stored
 from .autotune.benchmark import comparable
 from .autotune.candidates import TRANSIENT, CandidateSet
-from .autotune.measurement import benchmark_rows, benchmarking, large_workspaces_last
+from .autotune.measurement import benchmark_rows, benchmarking, compile_rows, large_workspaces_last
 from .autotune.request import AlgoRequest
 from .context import Context
 from .cuda import stream as streams
 from .errors import BadParamError, CudnnError, NotSupportedError, warn_caller, without_frames
 from .graph import recording
+from .graph.ahead import keeping
 from .graph.offline import ShapesOnly, target_of
 from .graph.operations import Graph
 from .plans.base import Candidate, Heuristic, NotChosen, Plan, Problem, SelectedPlan, unsupported
@@ -150,11 +151,13 @@ class Selection(SelectedPlan):
         decision, row, state = self._decision, self._row, self._decision.exploration
         if state is None or row is None or context.capturing:
             return
+
         with state.turn(decision.lock) as mine:
             if mine:
                 find = partial(self._source.autotune_candidates, self.problem, context, decision.request)
                 timed = partial(
-                    benchmark_rows, self.problem, make=lambda _, *one: self._planned(*one), context=context,
+                    benchmark_rows, self.problem, context=context,
+                    make=lambda _, *one: self.plan if one[0].key == row.key else self._planned(*one),
                     pointers=pointers, alpha=alpha, beta=beta, every=False, after=True,
                 )  # fmt: skip
                 state.step(decision.first or row, lambda: decision.not_failed(find()), timed)
@@ -215,23 +218,24 @@ class Selection(SelectedPlan):
                 "capturing it"
             )
         self._decision = self._shared(context)
-        with benchmarking, self._decision.lock:  # in this order, as a benchmark may call another operation
-            if self._decision.needs_timing:
-                rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
-                usable = large_workspaces_last([row for row in rows if not row.rejected])
-                plan = partial(self._planned, to_time=True)
-                timed, failures = benchmark_rows(
-                    self.problem,
-                    usable,
-                    lambda _, *one: plan(*one),
-                    context,
-                    pointers,
-                    alpha,
-                    beta,
-                    every=False,
-                )
-                self._decision.store_timings(timed + [row for row in rows if row.rejected], failures)
-        self.plan = self._next_plan(context)
+        with keeping():
+            with (
+                benchmarking,
+                self._decision.lock,
+            ):  # in this order, as a benchmark may call another operation
+                if self._decision.needs_timing:
+                    self._time(context, pointers, alpha, beta)
+            self.plan = self._next_plan(context)
+
+    def _time(self, context: Context, *arguments: Any) -> None:
+        rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
+        usable = large_workspaces_last([row for row in rows if not row.rejected])
+        compile_rows(self.problem, usable, self._source.plan, context)
+        plan = partial(self._planned, to_time=True)
+        timed, failures = benchmark_rows(
+            self.problem, usable, lambda _, *one: plan(*one), context, *arguments, every=False
+        )
+        self._decision.store_timings(timed + [row for row in rows if row.rejected], failures)
 
     def describe(self) -> str:
         reason = self.fallback_reason

@@ -14,6 +14,7 @@ from .._config import config
 from ..context import Context
 from ..cuda.memory import memory_info
 from ..errors import AllocationError, CudnnError, NotSupportedError, without_frames
+from ..graph.ahead import compile_ahead
 from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan, Problem
 from . import benchmark
@@ -87,6 +88,20 @@ def benchmark_rows(
         for row, time in zip(rows, times, strict=True)
     ]
     return timed, [time for time in times if isinstance(time, CudnnError)]
+
+
+def compile_rows(
+    problem: Problem,
+    rows: Sequence[Candidate],
+    make: Callable[[Any, Candidate, Context], Plan],
+    context: Context,
+) -> None:
+    """Compile the engines among candidates at the same time, before they are timed.
+
+    Those with large workspaces are compiled when their time comes: other times may prune them.
+    """
+    compiled = [row for row in rows if row.compiled and not row.dynamic and row.workspace <= LARGE_WORKSPACE]
+    compile_ahead([partial(make, problem, row) for row in compiled], context)
 
 
 class NoRoomError(AllocationError):

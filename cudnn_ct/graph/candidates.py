@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain, islice
 
 from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..facts import on_gpu
 from ..plans.base import DYNAMIC_SHAPES, Candidate
-from .backend import attempt
+from .ahead import once
+from .backend import BackendDescriptor, attempt
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
 from .native import operation_graph
 from .offline import Planner, ShapesOnly, compute_capability
@@ -17,7 +19,7 @@ from .operations import Graph, why_static
 from .plan import GraphPlan, place_scratch
 from .recording import PlanRequest
 from .rules import EngineRules
-from .stored import CompiledPlan, graph_plan
+from .stored import CompiledPlan, graph_plan, plan_key
 
 __all__ = [
     "NO_DYNAMIC_ENGINE",
@@ -176,9 +178,13 @@ def engine_plan(
         raise NotSupportedError(f"{engine} is rejected for this {problem}: {wrong}")
     request = PlanRequest(graph, None, rules, str(engine))
 
+    def native() -> BackendDescriptor:
+        return execution_plan(operation_graph(graph, context), engine, context, rules.excluded)
+
     def make() -> CompiledPlan:
         try:
-            return execution_plan(operation_graph(graph, context), engine, context, rules.excluded), candidate
+            key = partial(plan_key, request, context)
+            return native() if graph.dynamic else once(key, native), candidate
         except (AllocationError, ExecutionFailedError):  # transient; these do not disqualify the engine
             raise
         except CudnnError as error:

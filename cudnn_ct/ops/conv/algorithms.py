@@ -9,10 +9,11 @@ from ..._config import config
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
-from ...autotune.measurement import Algorithms, benchmark_rows
+from ...autotune.measurement import Algorithms, benchmark_rows, compile_rows
 from ...autotune.request import AlgoRequest
 from ...cuda import stream as streams
 from ...errors import NotInitializedError
+from ...graph.ahead import keeping
 from ...shapes.conv import ROLES
 from ...shapes.parse import as_bool, as_choice, as_float
 from ...shapes.specs import ALIGNMENT, equivalent_strides
@@ -241,11 +242,13 @@ def conv_algorithms(
         rows = [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
         if measure:
             usable = [row for row in rows if not row.rejected]
-            timed, _ = operands.used(
-                ctx,
-                problem.result,
-                lambda pointers: benchmark_rows(problem, usable, SOURCE.plan, ctx, pointers, alpha, beta),
-            )
+            with keeping():
+                compile_rows(problem, usable, SOURCE.plan, ctx)
+                timed, _ = operands.used(
+                    ctx,
+                    problem.result,
+                    lambda pointers: benchmark_rows(problem, usable, SOURCE.plan, ctx, pointers, alpha, beta),
+                )
             rows = timed + [row for row in rows if row.rejected]
         return Algorithms(problem, rows)
 

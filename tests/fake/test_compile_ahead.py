@@ -1,0 +1,118 @@
+"""Engines that autotuning compiles in several threads, each of them once; on the fakes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import context
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.errors import AllocationError, NotSupportedError
+from cudnn_ct.graph import ahead
+
+from .cudnn import FakeCudnn
+from .test_conv import images
+from .test_graph_source import clip
+
+X = (2, 3, 4, 4)
+Compiled = list[tuple[int, int]]
+"""The thread and the handle of each engine that was compiled."""
+
+
+@pytest.fixture(autouse=True)
+def _two_engines(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.engines = fake.compiled_engines = True
+    fake.second_engine = 7
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(4))
+
+
+def watch(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, also: Callable[[], object]) -> Compiled:
+    """List what is compiled, with something that is done at each time."""
+    found: Compiled = []
+
+    def compiles(plan: dict[str, list[Any]]) -> bool:
+        found.append((threading.get_ident(), plan["EXECUTION_PLAN_HANDLE"][0]))
+        also()
+        return True
+
+    monkeypatch.setattr(fake, "_compiles", compiles)
+    return found
+
+
+def test_engines_are_compiled_once_and_at_the_same_time(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2)
+    compiled = watch(fake, monkeypatch, lambda: both.wait(20))  # raises after so many seconds
+    x = images(*X)
+    clip(x, "autotune")
+    assert len(compiled) == len(set(compiled)) == len({handle for _, handle in compiled}) == 2
+    clip(x, "autotune")
+    assert len(compiled) == 2
+    handles = {handle for _, handle in compiled}
+    clip(images(3, *X[1:]), "autotune")
+    assert {handle for _, handle in compiled} == handles  # they are used again
+
+
+def test_one_core_compiles_one_engine_after_another(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1))
+    compiled = watch(fake, monkeypatch, lambda: None)
+    clip(images(*X), "autotune")
+    assert len(compiled) == 2
+    assert {thread for thread, _ in compiled} == {threading.get_ident()}
+
+
+def test_engine_that_rejects_the_graph_is_compiled_once(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = iter(range(100))
+
+    def fail_first() -> None:
+        if next(number) == 0:
+            raise NotSupportedError("the compiler failed")
+
+    compiled = watch(fake, monkeypatch, fail_first)
+    clip(images(*X), "autotune")
+    assert len(compiled) == 2
+    assert "cannot compute this" in ct.last_plan().describe()
+    assert "the compiler failed" in ct.last_plan().describe()
+
+
+def test_lack_of_memory_in_a_thread_is_not_kept(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = iter(range(100))
+
+    def lack_first() -> None:
+        if next(number) == 0:
+            raise AllocationError("no memory")
+
+    compiled = watch(fake, monkeypatch, lack_first)
+    clip(images(*X), "autotune")
+    assert len(compiled) == 3  # two in threads, and that one again
+    assert "no memory" not in ct.last_plan().describe()
+
+
+def test_nothing_is_compiled_ahead_while_plans_are_recorded(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = watch(fake, monkeypatch, lambda: None)
+    with ct.record_plans():
+        clip(images(*X), "autotune")
+    assert {thread for thread, _ in compiled} == {threading.get_ident()}
+
+
+def test_other_plans_are_made_when_one_raises() -> None:
+    made: list[context.Context] = []
+
+    def wrong(_: context.Context) -> None:
+        raise ZeroDivisionError
+
+    here = context.current(streams.default_stream(0))
+    with ahead.keeping():
+        ahead.compile_ahead([wrong, made.append, wrong, made.append, made.append], here)
+    assert len(made) == 3
+    ahead.compile_ahead([made.append, made.append], here)  # outside of a block nothing is kept
+    assert len(made) == 3
