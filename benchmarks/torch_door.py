@@ -133,9 +133,16 @@ def host_rows() -> Iterator[Row]:
 
 def host_pair(name: str, gradients: bool) -> tuple[Call, Call]:
     """Return a call of ours and of torch's, on operands that require gradients or not."""
+    ours, theirs, *_ = host_calls()[name]
+    operands = host_operands(name, gradients)
+    return lambda: ours(*operands), lambda: theirs(*operands)
+
+
+def host_operands(name: str, gradients: bool) -> list[Any]:
+    """Return the operands of a call by its name, which require gradients or not."""
     import torch
 
-    ours, theirs, shapes, dtype = host_calls()[name]
+    *_, shapes, dtype = host_calls()[name]
     torch.manual_seed(0)
     operands = [torch.randn(shape, device="cuda").to(dtype) for shape in shapes]
     operands = [
@@ -146,7 +153,7 @@ def host_pair(name: str, gradients: bool) -> tuple[Call, Call]:
         operands = [one if one.dim() == 4 else one.float() for one in operands]
     for one in operands:
         one.requires_grad_(gradients)
-    return lambda: ours(*operands), lambda: theirs(*operands)
+    return operands
 
 
 def host_calls() -> dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[int, ...]], Any]]:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +155,36 @@ def host(*, rounds: int, **_: Any) -> Iterator[Row]:
         for gradients in (False, True):
             label = f"{name}, {'recorded' if gradients else 'inference'}"
             try:
-                ours, theirs = torch_door.host_pair(name, gradients)
+                pair = torch_door.host_pair(name, gradients)
                 with torch.inference_mode(False):
-                    yield {"row": label, **torch_door.measured(lambda p=(ours, theirs): p, rounds, True)}
+                    row = torch_door.measured(lambda p=pair: p, rounds, True)
+                    given = torch_door.host_operands(name, gradients)
+                    least = partial(empty_operator(len(given)), *given)
+                    floor = torch_door.measured(lambda p=(least, pair[1]): p, rounds, True)
+                    yield {"row": label, **row, "floor": floor["ratio"]}
             except Exception as error:
                 yield {"row": label, "error": f"{type(error).__name__}: {error}"[:200]}
 
+
+@cache
+def empty_operator(count: int) -> Callable[..., Any]:
+    """Return an operator of ``count`` tensors with a gradient, which only allocates a result."""
+    import torch
+
+    library, name = torch.library.Library("cudnn_ct_floor", "FRAGMENT"), f"empty{count}"
+    library.define(f"{name}({', '.join(f'Tensor x{place}' for place in range(count))}) -> Tensor")
+    library.impl(name, lambda *given: torch.empty_like(given[0]), "CUDA")
+    torch.library.register_autograd(
+        f"cudnn_ct_floor::{name}",
+        lambda _, dy: (dy,) * count,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),  # noqa: ARG005
+        lib=library,
+    )
+    kept.append(library)  # an operator is gone with its library
+    return getattr(torch.ops.cudnn_ct_floor, name).default
+
+
+kept: list[Any] = []
 
 ENABLED = (
     ("ResNet-50", 1, "small"),
