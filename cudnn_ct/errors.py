@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from cudnn_doctor.read.versions import format_version as format_version
@@ -203,8 +205,32 @@ _ADVICE: dict[int, str] = {
 }
 
 
+Warnings = dict[tuple[str, type[Warning]], None]
+"""Messages and categories, in order and each once."""
+
+
+class _Thread(threading.local):
+    deferred: Warnings | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def deferring(deferred: Warnings) -> Iterator[None]:
+    """Collect the warnings of this thread within a block: another thread has the line that called."""
+    outer, _thread.deferred = _thread.deferred, deferred
+    try:
+        yield
+    finally:
+        _thread.deferred = outer
+
+
 def warn_caller(message: str, category: type[Warning] = CudnnWarning) -> None:
     """Warn at the line that called the package."""
+    if _thread.deferred is not None:
+        _thread.deferred[message, category] = None
+        return
     frame, level = sys._getframe(1), 2
     # Functions of the package may be decorated by context managers, and modules are imported when needed.
     inner = (*PACKAGES, "contextlib", "importlib", "numpy")

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from ..context import Context
 from ..cuda import stream as streams
-from ..errors import AllocationError, CudnnError, ExecutionFailedError
+from ..errors import AllocationError, CudnnError, ExecutionFailedError, Warnings, deferring, warn_caller
 from . import recording
 from .backend import BackendDescriptor
 from .plan_store import timing
@@ -61,13 +61,14 @@ def once(key: Callable[[], str], build: Callable[[], BackendDescriptor]) -> Back
 
 def compile_ahead(plans: Sequence[Callable[[Context], object]], context: Context) -> None:
     """Make plans in several threads, and keep them; an error is raised where its plan is used."""
-    kept, rest = _thread.kept, list(plans)
+    kept, rest, warned = _thread.kept, list(plans), Warnings()
     threads = min(len(rest), MAX_THREADS, len(os.sched_getaffinity(0)))
     if kept is None or threads < 2 or recording.active():
         return
 
     def work(mine: Context) -> None:
-        with keeping(kept), timing(), streams.on_device(context.device), streams.relaxed():
+        device = streams.on_device(context.device)
+        with device, streams.relaxed(), keeping(kept), timing(), deferring(warned):
             while rest:
                 with suppress(Exception):
                     rest.pop(0)(mine)
@@ -86,3 +87,5 @@ def compile_ahead(plans: Sequence[Callable[[Context], object]], context: Context
         for thread in others:
             if thread.ident is not None:
                 thread.join()
+    for one in list(warned):
+        warn_caller(*one)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +16,9 @@ from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import AllocationError, NotSupportedError
 from cudnn_ct.graph import ahead
+from cudnn_ct.legal import rules
 
+from . import test_graph_source
 from .cudnn import FakeCudnn
 from .test_conv import images
 from .test_graph_source import clip
@@ -82,12 +87,15 @@ def test_engine_that_rejects_the_graph_is_compiled_once(
     assert "the compiler failed" in ct.last_plan().describe()
 
 
-def test_lack_of_memory_in_a_thread_is_not_kept(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [AllocationError])
+def test_transient_failure_in_a_thread_is_not_kept(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, kind: type[ct.CudnnError]
+) -> None:
     number = iter(range(100))
 
     def lack_first() -> None:
         if next(number) == 0:
-            raise AllocationError("no memory")
+            raise kind("no memory")
 
     compiled = watch(fake, monkeypatch, lack_first)
     clip(images(*X), "autotune")
@@ -116,3 +124,28 @@ def test_other_plans_are_made_when_one_raises() -> None:
     assert len(made) == 3
     ahead.compile_ahead([made.append, made.append], here)  # outside of a block nothing is kept
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("filtered", ["always", "error"])
+def test_warning_in_a_thread_names_the_line_of_the_call(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, filtered: Any
+) -> None:
+    main, defect = threading.get_ident(), SimpleNamespace(name="defect", reason=f"a defect, {filtered}")
+
+    def applying(kind: str, *_: Any) -> list[Any]:
+        if kind != "warn":
+            return []
+        if threading.get_ident() == main:
+            time.sleep(0.2)  # the other thread is the first to warn
+        return [defect]
+
+    monkeypatch.setattr(rules, "subjects_of", lambda _: ["any"])
+    monkeypatch.setattr(rules, "applying", applying)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter(filtered)
+        if filtered == "error":
+            with pytest.raises(ct.CudnnWarning, match="a defect"):
+                clip(images(*X), "autotune")
+            return
+        clip(images(*X), "autotune")
+    assert [one.filename for one in shown] == [test_graph_source.__file__]
