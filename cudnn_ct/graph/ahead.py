@@ -10,18 +10,30 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
+from typing import Any, TypeVar, cast
 
 from ..context import Context
 from ..cuda import stream as streams
-from ..errors import AllocationError, CudnnError, ExecutionFailedError, Warnings, deferring, warn_caller
+from ..errors import (
+    AllocationError,
+    BadParamError,
+    CudnnError,
+    NotSupportedError,
+    Warnings,
+    deferring,
+    warn_caller,
+    without_frames,
+)
 from . import recording
-from .backend import BackendDescriptor
 from .plan_store import timing
+
+T = TypeVar("T")
 
 MAX_THREADS = 8  # each takes memory of the host, and a handle
 
-Kept = dict[str, BackendDescriptor | CudnnError]
-"""Native plans by all that they depend on; the error of an engine that rejects its graph."""
+Kept = dict[str, Any]
+"""Native plans by all that they depend on, or the error of an engine that rejects its graph."""
 
 
 class _Thread(threading.local):
@@ -41,8 +53,8 @@ def keeping(kept: Kept | None = None) -> Iterator[None]:
         _thread.kept = outer
 
 
-def once(key: Callable[[], str], build: Callable[[], BackendDescriptor]) -> BackendDescriptor:
-    """Build a plan, unless it is kept."""
+def once(key: Callable[[], str], build: Callable[[], T]) -> T:
+    """Build a native plan, unless it is kept; raise the error if it is known to be impossible."""
     kept = _thread.kept
     if kept is None:
         return build()
@@ -50,13 +62,11 @@ def once(key: Callable[[], str], build: Callable[[], BackendDescriptor]) -> Back
     if place not in kept:
         try:
             kept[place] = build()
-        except (AllocationError, ExecutionFailedError):  # it may work the next time
-            raise
-        except CudnnError as error:
-            kept[place] = error
+        except (NotSupportedError, BadParamError) as error:  # others may be due to the other threads
+            kept[place] = without_frames(error)
     if isinstance(found := kept[place], CudnnError):
-        raise found
-    return found
+        raise copy(found)  # a raised error and its frames keep each other alive
+    return cast(T, found)
 
 
 def compile_ahead(plans: Sequence[Callable[[Context], object]], context: Context) -> None:

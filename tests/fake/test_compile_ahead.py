@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
-from cudnn_ct.errors import AllocationError, NotSupportedError
+from cudnn_ct.errors import AllocationError, InternalError, NotSupportedError
 from cudnn_ct.graph import ahead
 from cudnn_ct.legal import rules
 
@@ -87,7 +90,7 @@ def test_engine_that_rejects_the_graph_is_compiled_once(
     assert "the compiler failed" in ct.last_plan().describe()
 
 
-@pytest.mark.parametrize("kind", [AllocationError])
+@pytest.mark.parametrize("kind", [AllocationError, InternalError])
 def test_transient_failure_in_a_thread_is_not_kept(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, kind: type[ct.CudnnError]
 ) -> None:
@@ -149,3 +152,27 @@ def test_warning_in_a_thread_names_the_line_of_the_call(
             return
         clip(images(*X), "autotune")
     assert [one.filename for one in shown] == [test_graph_source.__file__]
+
+
+def test_error_that_is_kept_keeps_no_array_alive(fake: FakeCudnn) -> None:
+    x = images(*X)
+    known = weakref.ref(x)
+
+    def fail(_: context.Context, x: ct.DeviceArray) -> None:
+        def build() -> None:
+            raise NotSupportedError(f"cannot compute {x}")
+
+        ahead.once(lambda: "the plan", build)
+
+    gc.disable()
+    try:
+        with ahead.keeping():
+            ahead.compile_ahead([partial(fail, x=x)] * 2, context.current(streams.default_stream(0)))
+            for _ in range(2):
+                with pytest.raises(NotSupportedError) as error:
+                    ahead.once(lambda: "the plan", list)
+                assert len(error.traceback) == 2
+        del x, error
+        assert known() is None
+    finally:
+        gc.enable()
