@@ -88,7 +88,8 @@ class Context:
         self.state: Any = None
         self.last_graph: Any = None  # the text of the last graph, and its native object
         self.kernel_caches = BoundedDict(KERNEL_CACHES)  # compiled kernels of dynamic graphs
-        self.helpers: list[Context] = []  # for threads that compile: a plan keeps the handle it was made with
+        # Of threads that compile for this one; used again, as each plan keeps the handle it was made with.
+        self.helpers: list[Context] = []
         self.last_call: Any = None  # the prepared call that ran last, for `plans.last_plan`
         self.watched: list[Any] | None = None  # calls that ran, for `torch.known`
         self.running = False

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from time import monotonic
 from typing import Any, TypeVar, cast
 
 from ..context import Context
 from ..cuda import stream as streams
 from ..errors import (
-    AllocationError,
     BadParamError,
     CudnnError,
     NotSupportedError,
@@ -31,6 +31,8 @@ from .plan_store import timing
 T = TypeVar("T")
 
 MAX_THREADS = 8  # each takes memory of the host, and a handle
+# Seconds that threads are waited for: a finalizer, which may run in each, may need a lock of the caller.
+PATIENCE = 60.0
 
 Kept = dict[str, Any]
 """Native plans by all that they depend on, or the error of an engine that rejects its graph."""
@@ -78,15 +80,18 @@ def compile_ahead(plans: Sequence[Callable[[Context], object]], context: Context
 
     def work(mine: Context) -> None:
         device = streams.on_device(context.device)
-        with device, streams.relaxed(), keeping(kept), timing(), deferring(warned):
+        with suppress(CudnnError), device, streams.relaxed(), keeping(kept), timing(), deferring(warned):
+            mine.set_stream(context.stream)  # of the runs: cuDNN may enqueue work for a plan
             while rest:
                 with suppress(Exception):
                     rest.pop(0)(mine)
 
-    with suppress(AllocationError):
-        while len(context.helpers) < threads - 1:
-            context.helpers.append(Context(context.device))
-    others = [threading.Thread(target=work, args=(one,), daemon=True) for one in context.helpers]
+    # Only those that no thread uses any more come back.
+    helpers, context.helpers = context.helpers[: threads - 1], context.helpers[threads - 1 :]
+    with suppress(CudnnError), streams.relaxed():  # cuDNN allocates memory for a handle
+        while len(helpers) < threads - 1:
+            helpers.append(Context(context.device))
+    others = [threading.Thread(target=work, args=(one,), daemon=True) for one in helpers]
     try:
         for thread in others:
             with suppress(RuntimeError):  # the system starts no further thread
@@ -94,8 +99,11 @@ def compile_ahead(plans: Sequence[Callable[[Context], object]], context: Context
         work(context)
     finally:
         rest.clear()  # after an interrupt
-        for thread in others:
+        end = monotonic() + PATIENCE
+        for thread, helper in zip(others, helpers, strict=True):
             if thread.ident is not None:
-                thread.join()
+                thread.join(max(end - monotonic(), 0))
+            if not thread.is_alive():
+                context.helpers.append(helper)
     for one in list(warned):
         warn_caller(*one)

@@ -17,7 +17,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
-from cudnn_ct.errors import AllocationError, InternalError, NotSupportedError
+from cudnn_ct.errors import AllocationError, InternalError, NotInitializedError, NotSupportedError
 from cudnn_ct.graph import ahead
 from cudnn_ct.legal import rules
 
@@ -176,3 +176,105 @@ def test_error_that_is_kept_keeps_no_array_alive(fake: FakeCudnn) -> None:
         assert known() is None
     finally:
         gc.enable()
+
+
+def test_candidates_are_timed_when_no_further_handle_can_be_created(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lack(_: int) -> None:
+        raise NotInitializedError("no memory for a handle")
+
+    compiled = watch(fake, monkeypatch, lambda: None)
+    monkeypatch.setattr(ahead, "Context", lack)
+    clip(images(*X), "autotune")
+    assert {thread for thread, _ in compiled} == {threading.get_ident()}
+
+
+def test_call_compiles_all_engines_when_no_thread_can_be_started(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    compiled = watch(fake, monkeypatch, lambda: None)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    clip(images(*X), "autotune")
+    assert [thread for thread, _ in compiled] == [threading.get_ident()] * 2
+    assert len(context.of_device(0).helpers) == 1
+
+
+def test_no_more_threads_start_than_plans_need(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, start = list[threading.Thread](), threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread), start(thread)))
+    here = context.current(streams.default_stream(0))
+    with ahead.keeping():
+        ahead.compile_ahead([str] * 4, here)
+        ahead.compile_ahead([str] * 2, here)
+    assert len(started) == 3 + 1
+    assert len(here.helpers) == 3
+
+
+def test_handle_of_a_thread_that_outlives_an_interrupt_is_not_shared(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, used = context.current(streams.default_stream(0)), list[context.Context]()
+    started, release, threads = threading.Event(), threading.Event(), list[threading.Thread]()
+
+    def wait(mine: context.Context) -> None:
+        if mine is here:
+            started.wait(20)
+        else:
+            used.append(mine)
+            threads.append(threading.current_thread())
+            started.set()
+            release.wait(20)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with ahead.keeping():
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "join", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                ahead.compile_ahead([wait, wait], here)
+        both = threading.Barrier(2)
+        ahead.compile_ahead([lambda mine: (used.append(mine), both.wait(20))] * 2, here)
+    release.set()
+    threads[0].join(20)
+    assert len(set(map(id, used))) == 3
+
+
+def test_handles_of_threads_work_on_the_stream_of_the_call(fake: FakeCudnn) -> None:
+    with ct.use(stream=0x77) as stream:
+        clip(images(*X), "autotune")
+    assert [one.stream for one in context.of_device(0).helpers] == [stream]
+
+
+def test_handles_of_threads_leave_captures_valid(fake: FakeCudnn, only_engines: None) -> None:
+    x = images(*X)
+    context.current(streams.default_stream(0))
+    fake.relaxed.clear()
+    ct.conv_algorithms(x, images(2, 3, 3, 3), measure=True)
+    assert "cudnnCreate" in fake.relaxed
+
+
+def test_call_in_a_thread_that_waits_for_the_benchmark_ends(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finalizer, which may run in any thread, may make it."""
+    monkeypatch.setattr(ahead, "PATIENCE", 0.1)
+    main, others = threading.get_ident(), list[threading.Thread]()
+    both = threading.Barrier(2)
+
+    def call() -> None:
+        if not others:
+            both.wait(20)
+        if threading.get_ident() != main and not others:
+            others.append(threading.current_thread())
+            clip(images(2, *X[1:]), "autotune")
+
+    watch(fake, monkeypatch, call)
+    clip(images(*X), "autotune")
+    assert context.of_device(0).helpers == []  # that thread still uses the handle
+    others[0].join(20)
+    assert not others[0].is_alive()
