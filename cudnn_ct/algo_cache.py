@@ -151,10 +151,10 @@ class Selection(SelectedPlan):
         decision, row, state = self._decision, self._row, self._decision.exploration
         if state is None or row is None or context.capturing:
             return
-
         with state.turn(decision.lock) as mine:
             if mine:
                 find = partial(self._source.autotune_candidates, self.problem, context, decision.request)
+                # The plan that ran is timed itself: another one of the same engine would be compiled again.
                 timed = partial(
                     benchmark_rows, self.problem, context=context,
                     make=lambda _, *one: self.plan if one[0].key == row.key else self._planned(*one),
@@ -219,10 +219,8 @@ class Selection(SelectedPlan):
             )
         self._decision = self._shared(context)
         with keeping():
-            with (
-                benchmarking,
-                self._decision.lock,
-            ):  # in this order, as a benchmark may call another operation
+            # In this order, as a benchmark may call another operation.
+            with benchmarking, self._decision.lock:
                 if self._decision.needs_timing:
                     self._time(context, pointers, alpha, beta)
             self.plan = self._next_plan(context)

@@ -245,7 +245,8 @@ def first_plan(graph: Graph, context: Context, order: Sequence[int], rules: Engi
     def select(stored: CompiledPlan | None = None) -> CompiledPlan:
         return first_engine(request, context, stored)
 
-    return graph_plan(request, context, select, compiled=True, select=select)
+    made = partial(once, partial(plan_key, request, context), select)
+    return graph_plan(request, context, made, compiled=True, select=select)
 
 
 def first_engine(

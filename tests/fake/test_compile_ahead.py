@@ -19,7 +19,11 @@ from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import AllocationError, InternalError, NotInitializedError, NotSupportedError
 from cudnn_ct.graph import ahead
+from cudnn_ct.graph.candidates import first_plan
+from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.legal import rules
+from cudnn_ct.ops.activation import activation_graph
+from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
 
 from . import test_graph_source
 from .cudnn import FakeCudnn
@@ -178,6 +182,17 @@ def test_error_that_is_kept_keeps_no_array_alive(fake: FakeCudnn) -> None:
         gc.enable()
 
 
+def test_plan_of_the_first_engine_is_compiled_once(fake: FakeCudnn) -> None:
+    """Candidates may share one, such as that of a conversion."""
+    spec = TensorSpec.packed(X, "float32")
+    graph = activation_graph(ActivationSpec("relu"), spec, spec)
+    here = context.current(streams.default_stream(0))
+    with ahead.keeping():
+        plans = [first_plan(graph, here, (), EngineRules()) for _ in range(2)]
+    assert fake.compilations == 1
+    assert plans[0].native is plans[1].native
+
+
 def test_candidates_are_timed_when_no_further_handle_can_be_created(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +263,15 @@ def test_handles_of_threads_work_on_the_stream_of_the_call(fake: FakeCudnn) -> N
     with ct.use(stream=0x77) as stream:
         clip(images(*X), "autotune")
     assert [one.stream for one in context.of_device(0).helpers] == [stream]
+
+
+def test_trial_between_calls_compiles_the_new_engine_alone(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, x = watch(fake, monkeypatch, lambda: None), images(*X)
+    for count in (1, 2):
+        clip(x, "online")
+        assert len(compiled) == count
 
 
 def test_handles_of_threads_leave_captures_valid(fake: FakeCudnn, only_engines: None) -> None:
