@@ -20,7 +20,7 @@ from .errors import NotSupportedError
 from .shapes.checks import FLOATS
 from .shapes.parse import as_bool, as_choice, as_element
 from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
-from .shapes.views import reshape_view, resolve_shape
+from .shapes.views import reshape_view
 from .typing import DTypeLike, Layout, StreamLike
 
 if TYPE_CHECKING:
@@ -243,11 +243,10 @@ class DeviceArray(TypedMemory):
         >>> ct.zeros((2, 3, 4)).reshape(6, -1).shape
         (6, 4)
         """
-        lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
-        new = resolve_shape(self.size, lengths)
-        if (spec := reshape_view(self.spec, new)) is not None:
-            return self.view_as(spec)
-        return self.packed("nchw", stream).view_as(TensorSpec.packed(new, self.spec.dtype))
+        many = len(shape) == 1 and (type(shape[0]) is tuple or isinstance(shape[0], Sequence))
+        lengths: Any = shape[0] if many else shape
+        view: DeviceArray | None = self._viewed(reshape_view, lengths)
+        return self.packed("nchw", stream).reshape(lengths) if view is None else view
 
     def fill(self, value: float, *, stream: StreamLike | None = None) -> Self:
         """Set every element to a number, cast to the array's dtype, and return the array.

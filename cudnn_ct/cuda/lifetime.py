@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 from .._handle import in_forked_child
 from ..errors import CudnnError
@@ -30,17 +30,26 @@ class StreamUses:
     It references the memory, so that the home stream waits for the uses before the memory is freed.
     """
 
-    __slots__ = ("events", "home", "memory", "over", "views")
+    __slots__ = ("events", "home", "memory", "over", "room", "views")
 
     def __init__(self, memory: object, home: Stream | None) -> None:
         self.memory = memory
         self.home = home
         self.events: dict[Stream, Any] = {}  # behind the last use on each stream
-        # The arrays over this memory, if there are several: their last writers are kept equal.
-        self.views: WeakSet[Any] = WeakSet()
+        # The arrays over this memory, if there are several: their last writers are kept equal. A WeakSet
+        # would take longer than all else of a view.
+        self.views: list[ref[Any]] = []
+        self.room = 16  # of `views`, before those that are gone are dropped
         # Set once the home stream waits: an array that a finalizer of its cycle uses afterwards needs another
         # object.
         self.over = False
+
+    def living_views(self) -> list[Any]:
+        """Return the arrays over this memory that are alive, and forget the others."""
+        living = [view for one in self.views if (view := one()) is not None]
+        self.views[:] = map(ref, living)
+        self.room = 16 + 2 * len(living)
+        return living
 
     def note(self, stream: Stream) -> None:
         """Record that the work now on ``stream`` uses the memory."""

@@ -7,16 +7,17 @@ import operator
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, Self
+from weakref import ref
 
 from ..dtypes import DTYPES
 from ..shapes.parse import as_bool
 from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
-from ..shapes.views import index_view, transpose_view
+from ..shapes.views import flat_index, flat_index_view, transpose_view
 from ..typing import Index, Layout
 from . import event as events
 from . import interop, lifetime, recording
 from . import stream as streams
-from .array_key import ArrayKey, array_key
+from .array_key import ArrayKey, MakeView, array_key, known_view_key, view_key
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -147,14 +148,24 @@ class TypedMemory:
 
     def view_as(self, spec: TensorSpec, offset: int = 0) -> Self:
         """Return a view of the memory with another spec, ``offset`` elements of this array's dtype behind."""
-        address = self.pointer + offset * self.itemsize
-        memory = (spec, address, self.memory, self.writer, self.home)
-        view = self.over(*memory, external=self.external, readonly=self.readonly)
+        return self._viewed(_as_given, (spec, offset))
+
+    def _viewed(self, make: MakeView, request: Any) -> Self:
+        """Return a view with the spec and the offset that ``make`` returns."""
+        pointer = self.pointer
+        try:
+            found = known_view_key(make, self.key, pointer & UNALIGNED, *request)
+        except TypeError:
+            found = None
+        if found is None and (found := view_key(make, self.key, pointer, request)) is None:
+            return None  # type: ignore[return-value]  # of a reshape
+        key, offset = found
+        view = type(self)(key, pointer + offset, self.memory, self.writer, self.home, self.external)
         self.share_order(view)
         return view
 
     def __getitem__(self, key: Index) -> Self:
-        return self.view_as(*index_view(self.spec, key))
+        return self._viewed(flat_index_view, flat_index(key))
 
     def __iter__(self) -> Iterator[Self]:
         return map(self.__getitem__, range(len(self)))
@@ -171,13 +182,13 @@ class TypedMemory:
         >>> ct.zeros((2, 3, 4)).transpose(0, 2, 1).shape
         (2, 4, 3)
         """
-        order = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
-        return self.view_as(transpose_view(self.spec, order))
+        many = len(axes) == 1 and (type(axes[0]) is tuple or isinstance(axes[0], Sequence))
+        return self._viewed(transpose_view, axes[0] if many else axes)
 
     @property
     def T(self) -> Self:  # noqa: N802 - NumPy's name
         """A view with the axes in reverse order."""
-        return self.transpose()
+        return self._viewed(transpose_view, ())
 
     # --- order among streams ---
 
@@ -228,14 +239,18 @@ class TypedMemory:
         self.writer = stream
         if self._uses is not None and self._uses.views:
             with lifetime.noting:
-                for view in self._uses.views:
+                for view in self._uses.living_views():
                     view.writer = stream
 
     def share_order(self, view: TypedMemory) -> None:
         """Give another object over the same memory the same uses, and keep their last writers equal."""
-        uses = self._known_uses()
         with lifetime.noting:  # another thread may record a write meanwhile
-            uses.views.update((self, view))
+            if (uses := self._uses) is None or uses.over:
+                uses = self._known_uses()
+            views = uses.views
+            if len(views) >= uses.room:
+                uses.living_views()
+            views += (ref(view),) if views else (ref(self), ref(view))
             view._uses = uses
             view.writer = self.writer
 
@@ -301,6 +316,10 @@ class TypedMemory:
             "data": (self.pointer, self.readonly),
             "stream": self.writer.handle,
         }
+
+
+def _as_given(_: TensorSpec, view: tuple[TensorSpec, int]) -> tuple[TensorSpec, int]:
+    return view
 
 
 def _raise_closed(array: TypedMemory) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -40,6 +41,23 @@ def index_view(spec: TensorSpec, key: Any) -> tuple[TensorSpec, int]:
     return view, offset if view.size else 0
 
 
+SLICE = object()  # in a flat index: a slice, whose start, stop and step follow
+
+
+def flat_index(key: Any) -> list[Any]:
+    """Return the entries of an index, with four for each slice, which cannot be hashed before Python 3.12."""
+    flat: list[Any] = []
+    for entry in key if isinstance(key, tuple) else (key,):
+        flat += (SLICE, entry.start, entry.stop, entry.step) if type(entry) is slice else (entry,)
+    return flat
+
+
+def flat_index_view(spec: TensorSpec, flat: Sequence[Any]) -> tuple[TensorSpec, int]:
+    """Return :func:`index_view` for a :func:`flat_index`."""
+    rest = iter(flat)
+    return index_view(spec, tuple(slice(*islice(rest, 3)) if one is SLICE else one for one in rest))
+
+
 def _one_per_axis(key: Any, ndim: int) -> list[Any]:
     """Replace ``...``, and axes that are not named, by full slices."""
     entries = list(key) if isinstance(key, tuple) else [key]
@@ -69,8 +87,12 @@ def _position(entry: Any, length: int, axis: int) -> int:
     return position % length
 
 
-def reshape_view(spec: TensorSpec, shape: Shape) -> TensorSpec | None:
-    """Return the spec of the elements, read in C order, with another shape; None if that needs a copy."""
+def reshape_view(spec: TensorSpec, lengths: Sequence[Any]) -> TensorSpec | None:
+    """Return the spec of the elements, read in C order, with another shape; None if that needs a copy.
+
+    The lengths are those of :func:`resolve_shape`.
+    """
+    shape = resolve_shape(spec.size, lengths)
     if not spec.size:
         return TensorSpec.packed(shape, spec.dtype)
     runs: list[tuple[int, int]] = []  # length and stride of groups of axes that one stride steps through

@@ -139,6 +139,46 @@ def test_views_of_a_closed_array_are_rejected_and_views_outlive_it(host: Host) -
     assert host.used() == 0
 
 
+class Place:
+    """An index that changes, as tensors of other libraries do."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def __index__(self) -> int:
+        return self.value
+
+
+def test_views_of_requests_that_equal_earlier_ones_are_made_or_rejected_as_those_of_numpy(host: Host) -> None:
+    x, place = ct.asarray(numbers()), Place()
+    for first in (0, 1):
+        place.value = first
+        equal(x[place], numbers()[first])
+        equal(x[place:], numbers()[first:])
+        equal(x.transpose(place, 1 - first, 2, 3), numbers().transpose(first, 1 - first, 2, 3))
+    for good, bad in ((np.s_[1], np.s_[True]), (np.s_[1:], np.s_[1.0:]), (np.s_[:, 1], np.s_[:, 1.0])):
+        equal(x[good], numbers()[good])
+        with pytest.raises(TypeError):
+            x[bad]
+    shape = numbers().shape
+    assert x.reshape(*shape).shape == x.reshape(list(shape)).shape == shape
+    with pytest.raises(TypeError, match=r"shape must be integers: got \[2.0,"):
+        x.reshape([2.0, *shape[1:]])
+    with pytest.raises(TypeError):
+        x.transpose(0, 1.0, 2, 3)
+
+
+def test_views_that_are_gone_are_forgotten(fake: FakeCudnn, host: Host) -> None:
+    x = ct.asarray(numbers())
+    kept = [x[0] for _ in range(20)]
+    for _ in range(500):
+        x[1]
+    assert x._uses is not None
+    assert len(x._uses.views) < 100
+    add(x, OTHER)
+    assert {view.writer.handle for view in kept} == {OTHER}
+
+
 # --- order among streams ---
 
 
