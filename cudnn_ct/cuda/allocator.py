@@ -107,8 +107,9 @@ def allocate_block(nbytes: int, stream: streams.Stream, what: str) -> Any:
 
 def allocate(nbytes: int, stream: streams.Stream, what: str) -> Any:
     """Allocate from the pool, or in a capture from a recording; release idle blocks if it is exhausted."""
-    recorded = recording.current()
-    new = recorded.arena.allocate if recorded and streams.is_capturing(stream) else memories.allocate
+    new = memories.allocate
+    if stream.handle != streams.LEGACY_DEFAULT and (recorded := recording.current()):
+        new = recorded.arena.allocate if streams.is_capturing(stream) else new
     try:
         return new(nbytes, stream, what)
     except AllocationError:

@@ -25,13 +25,18 @@ if TYPE_CHECKING:
 
 def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
     """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current."""
-    if streams.is_capturing(stream):
+    if stream.handle != streams.LEGACY_DEFAULT and streams.is_capturing(stream):
         raise NotInitializedError(
             f"a captured call on {stream} cannot allocate {nbytes:,} bytes for {what}: pass out=, and make "
             "the same call once on this stream before capturing it"
         )
-    pointer = _idle_pointer((stream.handle, stream.device, nbytes))
-    return Buffer(_allocated(nbytes, stream, what) if pointer is None else pointer, stream, nbytes)
+    key = (stream.handle, stream.device, nbytes)
+    memory = _idle_memory(key) or (key, _allocated(nbytes, stream, what), stream)
+    buffer = Buffer()  # without a constructor in Python, which takes as long as the rest
+    buffer.handle, buffer.size, buffer._memory = memory[1], nbytes, memory
+    buffer._dropped = _dropped  # globals are cleared when a process ends
+    outlive_cycles(buffer)
+    return buffer
 
 
 def _allocated(nbytes: int, stream: Stream, what: str) -> int:
@@ -67,32 +72,34 @@ class Buffer:
     no driver calls, gets the same addresses again, and does not disturb a capture.
     """
 
-    __slots__ = ("_dropped", "_stream", "handle", "size")
+    __slots__ = ("_dropped", "_memory", "handle", "size")
 
-    def __init__(self, handle: int, stream: Stream, size: int) -> None:
-        self.handle = handle
-        self.size = size
-        self._stream = stream
-        self._dropped = _dropped  # globals are cleared when a process ends
-        outlive_cycles(self)
+    _dropped: deque[_Memory]
+    _memory: _Memory
+    handle: int
+    size: int
 
     # Without a lock, because it may run in the middle of `allocate`.
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._stream.lasts:
-            self._dropped.append((self.handle, self._stream, self.size))
-        elif not (ending() or _freed(self.handle, self._stream)):
-            defer(partial(_freed, self.handle, self._stream))
+        _, pointer, stream = memory = self._memory
+        if stream.lasts:
+            self._dropped.append(memory)
+        elif not (ending() or _freed(pointer, stream)):
+            defer(partial(_freed, pointer, stream))
 
 
-_dropped: deque[tuple[int, Stream, int]] = deque()
-_idle: dict[tuple[int, int, int], list[tuple[int, Stream]]] = {}  # by stream, device, size
+_Memory = tuple[tuple[int, int, int], int, Stream]
+"""The address of a stream, a device and a size; the address of the memory; the stream."""
+
+_dropped: deque[_Memory] = deque()
+_idle: dict[tuple[int, int, int], list[_Memory]] = {}  # by stream, device, size
 _held: Counter[int] = Counter()  # bytes in `_idle`, by device
 _lock = threading.RLock()  # guards `_idle`
 # Whether a call uses `_idle`, which a finalizer or a signal handler of its thread may interrupt.
 _busy = False
 
 
-def _idle_pointer(key: tuple[int, int, int]) -> int | None:
+def _idle_memory(key: tuple[int, int, int]) -> _Memory | None:
     """Return idle memory for a stream, a device and a size, or None, as for a call that interrupts this."""
     global _busy
     with _lock:
@@ -100,20 +107,23 @@ def _idle_pointer(key: tuple[int, int, int]) -> int | None:
             return None
         _busy = True
         try:
-            _sort_dropped()
+            if _dropped:
+                _sort_dropped()
             if not (idle := _idle.get(key)):
                 return None
             _held[key[1]] -= key[2]
-            return idle.pop()[0]
+            return idle.pop()
         finally:
             _busy = False
 
 
 def _sort_dropped() -> None:
     while _dropped:
-        pointer, stream, size = _dropped.popleft()
-        _idle.setdefault((stream.handle, stream.device, size), []).append((pointer, stream))
-        _held[stream.device] += size
+        key = (memory := _dropped.popleft())[0]
+        if (idle := _idle.get(key)) is None:
+            idle = _idle[key] = []
+        idle.append(memory)
+        _held[key[1]] += key[2]
 
 
 @cache
@@ -158,8 +168,8 @@ def _release(device: int) -> None:
             for key in [key for key in _idle if key[1] == device]:
                 if not _idle[key]:
                     del _idle[key]
-                elif streams.can_enqueue(_idle[key][0][1]):
-                    for pointer, stream in _idle.pop(key):
+                elif streams.can_enqueue(_idle[key][0][2]):
+                    for _, pointer, stream in _idle.pop(key):
                         driver.cuMemFreeAsync(pointer, stream.handle)
                         _held[device] -= key[2]
         finally:
