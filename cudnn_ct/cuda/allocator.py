@@ -107,7 +107,7 @@ def allocate_block(nbytes: int, stream: streams.Stream, what: str) -> Any:
 
 def allocate(nbytes: int, stream: streams.Stream, what: str) -> Any:
     """Allocate from the pool, or in a capture from a recording; release idle blocks if it is exhausted."""
-    new = memories.allocate
+    new: Any = memories.allocate
     if stream.handle != streams.LEGACY_DEFAULT and (recorded := recording.current()):
         new = recorded.arena.allocate if streams.is_capturing(stream) else new
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any, Never
 
@@ -12,8 +13,8 @@ from ...cuda.stream import Stream
 from ...shapes.checks import result_slots
 from ...shapes.matmul import WITHOUT_DBIAS, MatmulGradients, check_gradient, matmul_shape
 from ...shapes.parse import as_bool
-from ...shapes.specs import TensorSpec
-from ...shapes.views import reshape_view
+from ...shapes.specs import Shape, TensorSpec
+from ...shapes.views import reshape_view, transpose_view
 from ...typing import Algo, ArrayLike, OutLike, Precision, StreamLike
 from .._documented import documented
 from .._operands import results_of_calls, stream_of
@@ -83,14 +84,8 @@ def matmul_backward(
     with_bias = as_bool(bias_gradient, "bias_gradient")
     slots = result_slots(out, MatmulGradients._fields, absent="" if with_bias else WITHOUT_DBIAS)
     where = stream_of(dy, "dy", stream, (a, b, *slots))
-    given = {"dy": dy, "a": a, "b": b}
-    arrays = {name: as_operand(array, name, where) for name, array in given.items()}
-    specs = {name: array.spec for name, array in arrays.items()}
-    check_gradient(specs, with_bias)
-    shapes = (specs["a"].shape, specs["b"].shape, specs["dy"].shape[-1:])[: len(slots)]
-    dtype = specs["a"].dtype
-    expected = {name: TensorSpec.packed(shape, dtype) for name, shape in zip(_RESULTS, shapes, strict=False)}
-    outs = results_of_calls(slots, expected, list(arrays.values()), where)
+    dy, a, b = (as_operand(x, name, where) for x, name in ((dy, "dy"), (a, "a"), (b, "b")))
+    outs = results_of_calls(slots, _results(dy.spec, a.spec, b.spec, len(slots)), (dy, a, b), where)
     keywords = {
         "alpha": alpha,
         "precision": precision,
@@ -99,27 +94,59 @@ def matmul_backward(
         "workspace_limit": workspace_limit,
         "stream": where,
     }
-    gradient, left, right = arrays.values()
+    gradient, left, right = dy, a, b
     if right.ndim == 1:  # views with the axes that vectors lack
         right, gradient = right[:, None], gradient[..., None]
     if left.ndim == 1:
         left, gradient = left[None], gradient[..., None, :]
-    da = _product(gradient, right.transpose(_swapped(right)), arrays["a"], outs[0], keywords)
-    db = _product(left.transpose(_swapped(left)), gradient, arrays["b"], outs[1], keywords)
+    da = _product(gradient, right.transpose(_swapped(right.ndim)), a, outs[0], keywords)
+    db = _product(left.transpose(_swapped(left.ndim)), gradient, b, outs[1], keywords)
     if not with_bias:
         return MatmulGradients(da, db, None)
-    batch = tuple(range(arrays["dy"].ndim - 1))
+    batch = tuple(range(dy.ndim - 1))
     target = None if len(outs) < 3 else outs[2]
     if not batch:
-        return MatmulGradients(da, db, transform(arrays["dy"], out=target, stream=where))
-    dbias = reduce(arrays["dy"], axis=batch, deterministic=deterministic, out=target, stream=where)
+        return MatmulGradients(da, db, transform(dy, out=target, stream=where))
+    dbias = reduce(dy, axis=batch, deterministic=deterministic, out=target, stream=where)
     return MatmulGradients(da, db, dbias)
 
 
-def _swapped(array: DeviceArray) -> tuple[int, ...]:
-    """Return the axes of an array with the last two swapped."""
-    *batch, rows, columns = range(array.ndim)
-    return (*batch, columns, rows)
+@lru_cache(256)
+def _results(dy: TensorSpec, a: TensorSpec, b: TensorSpec, count: int) -> dict[str, TensorSpec]:
+    """Check the operands, and return the specs of so many results."""
+    check_gradient({"dy": dy, "a": a, "b": b}, count > 2)
+    shapes = zip(_RESULTS[:count], (a.shape, b.shape, dy.shape[-1:]), strict=False)
+    return {name: TensorSpec.packed(shape, a.dtype) for name, shape in shapes}
+
+
+def _swapped(ndim: int) -> tuple[int, ...]:
+    """Return axes with the last two swapped."""
+    return (*range(ndim - 2), ndim - 1, ndim - 2)
+
+
+@lru_cache(256)
+def _sums(
+    left: TensorSpec, right: TensorSpec, operand: Shape
+) -> tuple[tuple[TensorSpec, TensorSpec] | None, Shape, Shape, Shape]:
+    """Return how a product becomes the gradient of an operand, by sums over axes that it was broadcast along.
+
+    Returns views of both to multiply or None, the shape of the product, that of the operand with as many
+    axes, and the axes that are summed.
+    """
+    views = None
+    if len(operand) <= 2 and len(left.shape) >= 3 and left.shape[:-2] == right.shape[:-2]:
+        rows, columns = _flat(transpose_view(left, _swapped(len(left.shape)))), _flat(right)
+        if rows and columns:  # a sum over the batch is one product: the batch axes merge with the rows
+            left, right = views = transpose_view(rows, ()), columns
+    full = matmul_shape(left.shape, right.shape)
+    shape = operand if len(operand) > 1 else full[-2:]
+    own = (*(1,) * (len(full) - len(shape)), *shape)
+    return views, full, own, tuple([axis for axis, n in enumerate(full) if n != own[axis]])
+
+
+def _flat(spec: TensorSpec) -> TensorSpec | None:
+    """Return the spec of a view of two axes, or None if there is none."""
+    return reshape_view(spec, (prod(spec.shape[:-1]), spec.shape[-1]))
 
 
 def _product(
@@ -132,19 +159,13 @@ def _product(
     """Return the product as the gradient of an operand, summed over the axes that it was broadcast along."""
     stream: Stream = keywords["stream"]
     same: bool | None = keywords["deterministic"]
-    if operand.ndim <= 2 and left.ndim >= 3 and left.shape[:-2] == right.shape[:-2]:
-        tall = left.transpose(_swapped(left))
-        rows, columns = _flat(tall), _flat(right)
-        if rows and columns:  # a sum over the batch is one product: the batch axes merge with the rows
-            left, right = tall.view_as(rows).T, right.view_as(columns)
-    full = matmul_shape(left.shape, right.shape)
-    shape = operand.shape if operand.ndim > 1 else full[-2:]
-    own = (*(1,) * (len(full) - len(shape)), *shape)
-    summed = tuple(axis for axis, (n, kept) in enumerate(zip(full, own, strict=True)) if n != kept)
+    views, full, own, summed = _sums(left.spec, right.spec, operand.spec.shape)
+    if views:
+        left, right = left.view_as(views[0]), right.view_as(views[1])
     if not summed:
         target = None if out is None else _viewed(out, full)
         result = matmul(left, right, out=target, **keywords)
-        return out if out is not None else _viewed(result, operand.shape)
+        return out if out is not None else _viewed(result, operand.spec.shape)
     half = operand.spec.dtype in ("float16", "bfloat16")
     partial = matmul(left, right, out_dtype="float32" if half else None, **keywords)
     target = None if out is None or half else _viewed(out, own)
@@ -152,16 +173,9 @@ def _product(
     if half:
         target = None if out is None else _viewed(out, own)
         result = transform(result, dtype=operand.spec.dtype, out=target, stream=stream)
-    return out if out is not None else _viewed(result, operand.shape)
+    return out if out is not None else _viewed(result, operand.spec.shape)
 
 
-def _flat(array: DeviceArray) -> TensorSpec | None:
-    """Return the spec of a view of two axes, or None if there is none."""
-    return reshape_view(array.spec, (prod(array.shape[:-1]), array.shape[-1]))
-
-
-def _viewed(array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
+def _viewed(array: DeviceArray, shape: Shape) -> DeviceArray:
     """Return a view with axes of length 1 added or removed."""
-    spec = reshape_view(array.spec, shape)
-    assert spec is not None
-    return array if spec == array.spec else array.view_as(spec)
+    return array if array.spec.shape == shape else array.reshape(shape)
