@@ -119,7 +119,8 @@ def execute(
                         key.append(None)
                     else:
                         key.append(out.key)
-                        if out.writer is not where or out.home is not where or out._uses is not None:
+                        events = out._uses is not None and out._uses.events
+                        if events or out.writer is not where or out.home is not where:
                             elsewhere = True
             except AttributeError:  # an array of another library
                 operands, outs, where = import_arrays(operands, outs, names, op.written, stream)

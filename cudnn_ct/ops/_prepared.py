@@ -127,7 +127,7 @@ def launch_known(
             else:
                 return None
         for out in outs:
-            if out._uses is not None:  # another stream may read it
+            if out._uses is not None and out._uses.events:  # another stream may read it
                 return None
     except AttributeError:  # an array of another library, or a new result
         return None

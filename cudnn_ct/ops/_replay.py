@@ -23,6 +23,7 @@ from ..cuda.typed_memory import TypedMemory
 from ..cuda.workspace import Workspace
 from ..errors import AllocationError
 from ..shapes.specs import UNALIGNED
+from ._operands import share_elements
 from ._operation import MAX_POINTER_SETS, PreparedCall
 
 REPEATS = 8  # runs with the same pointers before the next one is recorded, which takes as long as 20 runs
@@ -88,14 +89,16 @@ def _moved(call: PreparedCall, replay: Replay, key: Any, pointers: tuple[int, ..
 
 
 def _are_disjoint(call: PreparedCall, pointers: Any) -> bool:
-    """Return whether the ranges of results contain nothing of other operands."""
+    """Return whether results share no elements with other operands."""
     spans = call.spans
     for place in range(len(call.inputs), len(spans)):
         low, high = spans[place]
         first, last = pointers[place] + low, pointers[place] + high
-        for pointer, (low, high) in zip(pointers[:place], spans, strict=False):  # strict is slower
-            if pointer + low < last and first < pointer + high:
-                return False
+        for other, (pointer, (low, high)) in enumerate(zip(pointers[:place], spans, strict=False)):
+            if pointer + low < last and first < pointer + high:  # as of adjacent columns of a matrix
+                specs = (*call.inputs, *call.results)
+                if share_elements(specs[other], specs[place], pointers[place] - pointer):
+                    return False
     return True
 
 

@@ -76,6 +76,21 @@ def test_calls_in_place_are_not_captured_for_other_memory(host: Host) -> None:
     assert "cuStreamBeginCapture" not in host.calls
 
 
+def test_calls_on_adjacent_columns_are_moved_and_on_overlapping_ones_rejected(host: Host) -> None:
+    for seed in range(12):
+        memory = ct.zeros((2, 4, 6, 3, 8))
+        x, y = memory[..., 0, :6], memory[..., 1, :6]
+        ct.transform(ct.asarray(values(seed)), out=x)
+        host.calls.clear()
+        ct.activation(x, out=y)
+        np.testing.assert_array_equal(y.numpy(), np.maximum(values(seed), 0))
+        with pytest.raises(ValueError, match="out overlaps"):
+            ct.activation(memory[..., :2, :], out=memory[..., 1:, :])
+    assert host.calls.count(LAUNCH) == 1
+    assert "cuGraphExecKernelNodeSetParams" in host.calls
+    assert not any("Event" in name for name in host.calls)
+
+
 def test_kernel_that_depends_on_how_two_pointers_are_aligned_is_not_moved(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
