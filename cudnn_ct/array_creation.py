@@ -233,7 +233,7 @@ def _shape_of(obj: Any, kind: DType | None, layout: Layout | None) -> DeviceArra
 
 def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
     """Return an operand as a DeviceArray, without copying from the host; raise if it cannot be used here."""
-    if array_shapes.active() and not isinstance(obj, DeviceArray):
+    if not isinstance(obj, DeviceArray) and array_shapes.active():
         return array_shapes.ShapeArray.of(array_shapes.spec_of(obj, name))
     array = obj if isinstance(obj, DeviceArray) else _imported(obj, stream, kept=written)
     if array is None:

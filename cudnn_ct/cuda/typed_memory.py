@@ -85,7 +85,7 @@ class TypedMemory:
     @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes."""
-        return self.spec.shape
+        return self.key.spec.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -101,17 +101,17 @@ class TypedMemory:
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return len(self.spec.shape)
+        return len(self.key.spec.shape)
 
     @property
     def size(self) -> int:
         """Number of elements."""
-        return self.spec.size
+        return self.key.spec.size
 
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
-        return DTYPES[self.spec.dtype].itemsize
+        return DTYPES[self.key.spec.dtype].itemsize
 
     @property
     def nbytes(self) -> int:

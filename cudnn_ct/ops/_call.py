@@ -170,8 +170,8 @@ def execute_as(
     """
     fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # of a named tuple
     outs = result_slots(out, fields, absent=absent, count=count)
-    results = execute(op, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
-    return kind(*results, *[None] * (len(fields) - len(outs)))
+    results = execute(op, tuple(given), tuple(given.values()), params, 1, 0, outs, stream)
+    return tuple.__new__(kind, (*results, *[None] * (len(fields) - len(outs))))  # without its constructor
 
 
 def _prepared(
