@@ -62,7 +62,7 @@ class ShapeArray(DeviceArray):
     def __cuda_array_interface__(self) -> dict[str, object]:
         raise AttributeError(f"this DeviceArray of shape {self.shape} has no memory")
 
-    def _viewed(self, make: MakeView, request: Any) -> Any:
+    def _viewed(self, make: MakeView | None, request: Any) -> Any:
         found = view_key(make, self.key, 0, request)
         return found and type(self)(found[0], self.address + found[1], STREAM, STREAM, STREAM)
 

@@ -28,9 +28,9 @@ MakeView = Callable[[TensorSpec, Any], TensorSpec | tuple[TensorSpec, int] | Non
 """Return the spec of a view that is requested, and its offset in elements; None if it needs a copy."""
 
 
-def view_key(make: MakeView, key: ArrayKey, pointer: int, request: Any) -> tuple[ArrayKey, int] | None:
+def view_key(make: MakeView | None, key: ArrayKey, pointer: int, request: Any) -> tuple[ArrayKey, int] | None:
     """Return the key of a view of an array at an address, and its offset in bytes."""
-    if (made := make(key.spec, request)) is None:
+    if (made := make(key.spec, request) if make else request) is None:
         return None
     spec, offset = (made, 0) if isinstance(made, TensorSpec) else made
     offset *= DTYPES[key.spec.dtype].itemsize
@@ -38,7 +38,9 @@ def view_key(make: MakeView, key: ArrayKey, pointer: int, request: Any) -> tuple
 
 
 @lru_cache(4096, typed=True)
-def known_view_key(make: MakeView, key: ArrayKey, rest: int, *request: Any) -> tuple[ArrayKey, int] | None:
+def known_view_key(
+    make: MakeView | None, key: ArrayKey, rest: int, *request: Any
+) -> tuple[ArrayKey, int] | None:
     """Return :func:`view_key`, of a pointer modulo 16; raise TypeError for an object that may change."""
     if {*map(type, request)} <= {int, NoneType, EllipsisType, object, TensorSpec}:
         return view_key(make, key, rest, request)

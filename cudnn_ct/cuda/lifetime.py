@@ -44,13 +44,6 @@ class StreamUses:
         # object.
         self.over = False
 
-    def living_views(self) -> list[Any]:
-        """Return the arrays over this memory that are alive, and forget the others."""
-        living = [view for one in self.views if (view := one()) is not None]
-        self.views[:] = map(ref, living)
-        self.room = 16 + 2 * len(living)
-        return living
-
     def note(self, stream: Stream) -> None:
         """Record that the work now on ``stream`` uses the memory."""
         noted = streams.is_capturing(stream)  # the user of a graph keeps its operands alive, unless:

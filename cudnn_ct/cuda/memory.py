@@ -31,12 +31,7 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
             "the same call once on this stream before capturing it"
         )
     key = (stream.handle, stream.device, nbytes)
-    memory = _idle_memory(key) or (key, _allocated(nbytes, stream, what), stream)
-    buffer = Buffer()  # without a constructor in Python, which takes as long as the rest
-    buffer.handle, buffer.size, buffer._memory = memory[1], nbytes, memory
-    buffer._dropped = _dropped  # globals are cleared when a process ends
-    outlive_cycles(buffer)
-    return buffer
+    return Buffer(_idle_memory(key) or (key, _allocated(nbytes, stream, what), stream), nbytes)
 
 
 def _allocated(nbytes: int, stream: Stream, what: str) -> int:
@@ -74,10 +69,12 @@ class Buffer:
 
     __slots__ = ("_dropped", "_memory", "handle", "size")
 
-    _dropped: deque[_Memory]
-    _memory: _Memory
-    handle: int
-    size: int
+    def __init__(self, memory: _Memory, size: int) -> None:
+        self.handle = memory[1]
+        self.size = size
+        self._memory = memory
+        self._dropped = _dropped  # globals are cleared when a process ends
+        outlive_cycles(self)
 
     # Without a lock, because it may run in the middle of `allocate`.
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -88,8 +85,8 @@ class Buffer:
             defer(partial(_freed, pointer, stream))
 
 
+# The address of a stream, a device and a size; the address of the memory; the stream.
 _Memory = tuple[tuple[int, int, int], int, Stream]
-"""The address of a stream, a device and a size; the address of the memory; the stream."""
 
 _dropped: deque[_Memory] = deque()
 _idle: dict[tuple[int, int, int], list[_Memory]] = {}  # by stream, device, size
@@ -107,8 +104,7 @@ def _idle_memory(key: tuple[int, int, int]) -> _Memory | None:
             return None
         _busy = True
         try:
-            if _dropped:
-                _sort_dropped()
+            _sort_dropped()
             if not (idle := _idle.get(key)):
                 return None
             _held[key[1]] -= key[2]
@@ -120,9 +116,7 @@ def _idle_memory(key: tuple[int, int, int]) -> _Memory | None:
 def _sort_dropped() -> None:
     while _dropped:
         key = (memory := _dropped.popleft())[0]
-        if (idle := _idle.get(key)) is None:
-            idle = _idle[key] = []
-        idle.append(memory)
+        _idle.setdefault(key, []).append(memory)
         _held[key[1]] += key[2]
 
 

@@ -12,7 +12,7 @@ from weakref import ref
 from ..dtypes import DTYPES
 from ..shapes.parse import as_bool
 from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
-from ..shapes.views import flat_index, flat_index_view, transpose_view
+from ..shapes.views import flat_index, index_view, transpose_view
 from ..typing import Index, Layout
 from . import event as events
 from . import interop, lifetime, recording
@@ -148,10 +148,10 @@ class TypedMemory:
 
     def view_as(self, spec: TensorSpec, offset: int = 0) -> Self:
         """Return a view of the memory with another spec, ``offset`` elements of this array's dtype behind."""
-        return self._viewed(_as_given, (spec, offset))
+        return self._viewed(None, (spec, offset))
 
-    def _viewed(self, make: MakeView, request: Any) -> Self:
-        """Return a view with the spec and the offset that ``make`` returns."""
+    def _viewed(self, make: MakeView | None, request: Any) -> Self:
+        """Return a view with the spec and the offset that ``make`` returns, or those in the request."""
         pointer = self.pointer
         try:
             found = known_view_key(make, self.key, pointer & UNALIGNED, *request)
@@ -165,7 +165,7 @@ class TypedMemory:
         return view
 
     def __getitem__(self, key: Index) -> Self:
-        return self._viewed(flat_index_view, flat_index(key))
+        return self._viewed(index_view, flat_index(key))
 
     def __iter__(self) -> Iterator[Self]:
         return map(self.__getitem__, range(len(self)))
@@ -239,8 +239,9 @@ class TypedMemory:
         self.writer = stream
         if self._uses is not None and self._uses.views:
             with lifetime.noting:
-                for view in self._uses.living_views():
-                    view.writer = stream
+                for one in self._uses.views:
+                    if (view := one()) is not None:
+                        view.writer = stream
 
     def share_order(self, view: TypedMemory) -> None:
         """Give another object over the same memory the same uses, and keep their last writers equal."""
@@ -249,7 +250,8 @@ class TypedMemory:
                 uses = self._known_uses()
             views = uses.views
             if len(views) >= uses.room:
-                uses.living_views()
+                views[:] = [one for one in views if one() is not None]
+                uses.room = 16 + 2 * len(views)
             views += (ref(view),) if views else (ref(self), ref(view))
             view._uses = uses
             view.writer = self.writer
@@ -316,10 +318,6 @@ class TypedMemory:
             "data": (self.pointer, self.readonly),
             "stream": self.writer.handle,
         }
-
-
-def _as_given(_: TensorSpec, view: tuple[TensorSpec, int]) -> tuple[TensorSpec, int]:
-    return view
 
 
 def _raise_closed(array: TypedMemory) -> NoReturn:

@@ -62,7 +62,7 @@ def matmul_backward(p: Arguments) -> MatmulGradients[Array]:
     """Compute ``alpha * dy @ b.T`` and ``alpha * a.T @ dy``. See :func:`cudnn_ct.matmul_backward`."""
     arrays = p.required("dy", "a", "b")
     dtype, alpha = arrays["a"].dtype, as_float(p.alpha, "alpha")
-    products.check_gradient(specs_of(arrays), p.bias_gradient)
+    products.check_gradient(**specs_of(arrays), with_bias=p.bias_gradient)
     left, right, gradient = (wide(arrays[name]) for name in ("a", "b", "dy"))
     if right.ndim == 1:
         right, gradient = right[:, None], gradient[..., None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import isfinite
 from typing import Any, Generic, NamedTuple
 
@@ -162,9 +163,9 @@ def scaled_matmul_problem(
     return problem
 
 
-def check_gradient(specs: Specs, with_bias: bool) -> None:
+@lru_cache(256)
+def check_gradient(dy: TensorSpec, a: TensorSpec, b: TensorSpec, with_bias: bool) -> None:
     """Raise unless dy, a and b belong to one product, whose operands have a gradient."""
-    dy, a, b = (specs[name] for name in ("dy", "a", "b"))
     if a.dtype == "int8" or a.dtype in epilogue.FLOAT8:
         raise TypeError(f"products of {a.dtype} have no gradient; got a {a}")
     one_dtype("the gradient of a product", a=a.dtype, b=b.dtype, dy=dy.dtype)

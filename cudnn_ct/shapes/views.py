@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import prod
 from typing import Any
@@ -13,8 +13,8 @@ from .specs import Shape, TensorSpec, check_shape
 NEW_AXIS = 0  # stands for the stride of a new axis until the strides of the other axes are known
 
 
-def index_view(spec: TensorSpec, key: Any) -> tuple[TensorSpec, int]:
-    """Return the spec of ``x[key]``, and the offset in elements from x to its first element.
+def index_view(spec: TensorSpec, flat: Sequence[Any]) -> tuple[TensorSpec, int]:
+    """Return the spec of ``x[key]``, and the offset in elements, for the :func:`flat_index` of a key.
 
     Raises TypeError for an entry that is not an int, a slice, ``...`` or None, and IndexError for too many
     entries or an int out of range.
@@ -22,7 +22,7 @@ def index_view(spec: TensorSpec, key: Any) -> tuple[TensorSpec, int]:
     shape: list[int] = []
     strides: list[int] = []
     offset = axis = 0
-    for entry in _one_per_axis(key, len(spec.shape)):
+    for entry in _one_per_axis(iter(flat), len(spec.shape)):
         if entry is None:
             shape.append(1)
             strides.append(NEW_AXIS)
@@ -52,21 +52,15 @@ def flat_index(key: Any) -> list[Any]:
     return flat
 
 
-def flat_index_view(spec: TensorSpec, flat: Sequence[Any]) -> tuple[TensorSpec, int]:
-    """Return :func:`index_view` for a :func:`flat_index`."""
-    rest = iter(flat)
-    return index_view(spec, tuple(slice(*islice(rest, 3)) if one is SLICE else one for one in rest))
-
-
-def _one_per_axis(key: Any, ndim: int) -> list[Any]:
+def _one_per_axis(flat: Iterator[Any], ndim: int) -> list[Any]:
     """Replace ``...``, and axes that are not named, by full slices."""
-    entries = list(key) if isinstance(key, tuple) else [key]
+    entries = [slice(*islice(flat, 3)) if entry is SLICE else entry for entry in flat]
     named = sum(entry is not None and entry is not Ellipsis for entry in entries)
     if named > ndim:
         raise IndexError(f"too many indices: got {named}, expected at most {ndim}")
     dots = [place for place, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
-        raise IndexError(f"index {key!r} has {len(dots)} ellipses, expected at most one")
+        raise IndexError(f"index {tuple(entries)!r} has {len(dots)} ellipses, expected at most one")
     place = dots[0] if dots else len(entries)
     entries[place : place + 1] = [slice(None)] * (ndim - named)
     return entries

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
 from cudnn_ct.shapes.specs import TensorSpec
-from cudnn_ct.shapes.views import index_view, reshape_view, resolve_shape, transpose_view
+from cudnn_ct.shapes.views import flat_index, index_view, reshape_view, resolve_shape, transpose_view
 
 arrays = st.builds(
     lambda shape, order, steps: (
@@ -71,7 +71,7 @@ SPEC = TensorSpec.packed((2, 3, 4))
 )
 def test_index_view_rejects_an_index_that_is_not_basic(key: Any, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        index_view(SPEC, key)
+        index_view(SPEC, flat_index(key))
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_transpose_view_rejects_axes_that_do_not_name_each_axis_once(axes: tuple
 
 def test_index_view_states_the_layout_when_a_channel_axis_is_added() -> None:
     images = TensorSpec.packed((8, 28, 28))
-    view, _ = index_view(images, (slice(None), None))
+    view, _ = index_view(images, flat_index((slice(None), None)))
     assert view == TensorSpec.packed((8, 1, 28, 28))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from math import prod
-from typing import Any, Never
+from typing import Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
-from ...cuda.stream import Stream
 from ...shapes.checks import result_slots
 from ...shapes.matmul import WITHOUT_DBIAS, MatmulGradients, check_gradient, matmul_shape
 from ...shapes.parse import as_bool
@@ -85,22 +85,28 @@ def matmul_backward(
     slots = result_slots(out, MatmulGradients._fields, absent="" if with_bias else WITHOUT_DBIAS)
     where = stream_of(dy, "dy", stream, (a, b, *slots))
     dy, a, b = (as_operand(x, name, where) for x, name in ((dy, "dy"), (a, "a"), (b, "b")))
-    outs = results_of_calls(slots, _results(dy.spec, a.spec, b.spec, len(slots)), (dy, a, b), where)
-    keywords = {
-        "alpha": alpha,
-        "precision": precision,
-        "algo": algo,
-        "deterministic": deterministic,
-        "workspace_limit": workspace_limit,
-        "stream": where,
-    }
+    check_gradient(dy.spec, a.spec, b.spec, with_bias)
+    outs: Sequence[DeviceArray | None] = slots
+    if any(out is not None for out in slots):
+        shapes = zip(_RESULTS, (a.shape, b.shape, dy.shape[-1:])[: len(slots)], strict=False)
+        expected = {name: TensorSpec.packed(shape, a.spec.dtype) for name, shape in shapes}
+        outs = results_of_calls(slots, expected, (dy, a, b), where)
+    product = partial(
+        matmul,
+        alpha=alpha,
+        precision=precision,
+        algo=algo,
+        deterministic=deterministic,
+        workspace_limit=workspace_limit,
+        stream=where,
+    )
     gradient, left, right = dy, a, b
     if right.ndim == 1:  # views with the axes that vectors lack
         right, gradient = right[:, None], gradient[..., None]
     if left.ndim == 1:
         left, gradient = left[None], gradient[..., None, :]
-    da = _product(gradient, right.transpose(_swapped(right.ndim)), a, outs[0], keywords)
-    db = _product(left.transpose(_swapped(left.ndim)), gradient, b, outs[1], keywords)
+    da = _product(gradient, right.transpose(_swapped(right.ndim)), a, outs[0], product)
+    db = _product(left.transpose(_swapped(left.ndim)), gradient, b, outs[1], product)
     if not with_bias:
         return MatmulGradients(da, db, None)
     batch = tuple(range(dy.ndim - 1))
@@ -109,14 +115,6 @@ def matmul_backward(
         return MatmulGradients(da, db, transform(dy, out=target, stream=where))
     dbias = reduce(dy, axis=batch, deterministic=deterministic, out=target, stream=where)
     return MatmulGradients(da, db, dbias)
-
-
-@lru_cache(256)
-def _results(dy: TensorSpec, a: TensorSpec, b: TensorSpec, count: int) -> dict[str, TensorSpec]:
-    """Check the operands, and return the specs of so many results."""
-    check_gradient({"dy": dy, "a": a, "b": b}, count > 2)
-    shapes = zip(_RESULTS[:count], (a.shape, b.shape, dy.shape[-1:]), strict=False)
-    return {name: TensorSpec.packed(shape, a.dtype) for name, shape in shapes}
 
 
 def _swapped(ndim: int) -> tuple[int, ...]:
@@ -128,10 +126,9 @@ def _swapped(ndim: int) -> tuple[int, ...]:
 def _sums(
     left: TensorSpec, right: TensorSpec, operand: Shape
 ) -> tuple[tuple[TensorSpec, TensorSpec] | None, Shape, Shape, Shape]:
-    """Return how a product becomes the gradient of an operand, by sums over axes that it was broadcast along.
+    """Return views whose product sums over the batch or None, and the sums over the axes of the product.
 
-    Returns views of both to multiply or None, the shape of the product, that of the operand with as many
-    axes, and the axes that are summed.
+    These are its shape, that of the operand with as many axes, and the axes along which it was broadcast.
     """
     views = None
     if len(operand) <= 2 and len(left.shape) >= 3 and left.shape[:-2] == right.shape[:-2]:
@@ -154,22 +151,21 @@ def _product(
     right: DeviceArray,
     operand: DeviceArray,
     out: DeviceArray | None,
-    keywords: dict[str, Any],
+    product: partial[DeviceArray],
 ) -> DeviceArray:
     """Return the product as the gradient of an operand, summed over the axes that it was broadcast along."""
-    stream: Stream = keywords["stream"]
-    same: bool | None = keywords["deterministic"]
     views, full, own, summed = _sums(left.spec, right.spec, operand.spec.shape)
     if views:
         left, right = left.view_as(views[0]), right.view_as(views[1])
     if not summed:
         target = None if out is None else _viewed(out, full)
-        result = matmul(left, right, out=target, **keywords)
+        result = product(left, right, out=target)
         return out if out is not None else _viewed(result, operand.spec.shape)
-    half = operand.spec.dtype in ("float16", "bfloat16")
-    partial = matmul(left, right, out_dtype="float32" if half else None, **keywords)
+    half, stream = operand.spec.dtype in ("float16", "bfloat16"), product.keywords["stream"]
+    more = {"deterministic": product.keywords["deterministic"], "stream": stream}
+    partial = product(left, right, out_dtype="float32" if half else None)
     target = None if out is None or half else _viewed(out, own)
-    result = reduce(partial, axis=summed, keepdims=True, deterministic=same, out=target, stream=stream)
+    result = reduce(partial, axis=summed, keepdims=True, out=target, **more)
     if half:
         target = None if out is None else _viewed(out, own)
         result = transform(result, dtype=operand.spec.dtype, out=target, stream=stream)
