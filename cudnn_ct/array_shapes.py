@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
 from .array import DeviceArray
-from .cuda.array_key import MakeView, view_key
+from .cuda.array_key import view_key
 from .cuda.stream import LEGACY_DEFAULT, Stream
 from .cuda.typed_memory import TypedMemory
 from .dtypes import as_dtype
@@ -62,7 +62,7 @@ class ShapeArray(DeviceArray):
     def __cuda_array_interface__(self) -> dict[str, object]:
         raise AttributeError(f"this DeviceArray of shape {self.shape} has no memory")
 
-    def _viewed(self, make: MakeView | None, request: Any) -> Any:
+    def _viewed(self, make: Any, request: Any) -> Any:
         found = view_key(make, self.key, 0, request)
         return found and type(self)(found[0], self.address + found[1], STREAM, STREAM, STREAM)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import EllipsisType, NoneType
 from typing import Any
 
 from ..dtypes import DTYPES
@@ -22,14 +20,12 @@ class ArrayKey:
     readonly: bool
 
 
+_IMMUTABLE = {int, object, TensorSpec, type(None), type(...)}  # what requests of views are made of
 array_key = lru_cache(4096)(ArrayKey)  # calls whose keys are dropped are prepared once more
 
-MakeView = Callable[[TensorSpec, Any], TensorSpec | tuple[TensorSpec, int] | None]
-"""Return the spec of a view that is requested, and its offset in elements; None if it needs a copy."""
 
-
-def view_key(make: MakeView | None, key: ArrayKey, pointer: int, request: Any) -> tuple[ArrayKey, int] | None:
-    """Return the key of a view of an array at an address, and its offset in bytes."""
+def view_key(make: Any, key: ArrayKey, pointer: int, request: Any) -> tuple[ArrayKey, int] | None:
+    """Return the key of the view that ``make`` describes, or the request, and its offset in bytes."""
     if (made := make(key.spec, request) if make else request) is None:
         return None
     spec, offset = (made, 0) if isinstance(made, TensorSpec) else made
@@ -38,10 +34,8 @@ def view_key(make: MakeView | None, key: ArrayKey, pointer: int, request: Any) -
 
 
 @lru_cache(4096, typed=True)
-def known_view_key(
-    make: MakeView | None, key: ArrayKey, rest: int, *request: Any
-) -> tuple[ArrayKey, int] | None:
+def known_view_key(make: Any, key: ArrayKey, rest: int, *request: Any) -> tuple[ArrayKey, int] | None:
     """Return :func:`view_key`, of a pointer modulo 16; raise TypeError for an object that may change."""
-    if {*map(type, request)} <= {int, NoneType, EllipsisType, object, TensorSpec}:
+    if {*map(type, request)} <= _IMMUTABLE:
         return view_key(make, key, rest, request)
     raise TypeError("an index may change")

@@ -36,10 +36,9 @@ class StreamUses:
         self.memory = memory
         self.home = home
         self.events: dict[Stream, Any] = {}  # behind the last use on each stream
-        # The arrays over this memory, if there are several: their last writers are kept equal. A WeakSet
-        # would take longer than all else of a view.
+        # The arrays over this memory, if there are several: their last writers are kept equal.
         self.views: list[ref[Any]] = []
-        self.room = 16  # of `views`, before those that are gone are dropped
+        self.room = 16  # of `views`, before those that are gone are dropped: a WeakSet is slow
         # Set once the home stream waits: an array that a finalizer of its cycle uses afterwards needs another
         # object.
         self.over = False

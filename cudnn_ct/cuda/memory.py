@@ -30,8 +30,8 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
             f"a captured call on {stream} cannot allocate {nbytes:,} bytes for {what}: pass out=, and make "
             "the same call once on this stream before capturing it"
         )
-    key = (stream.handle, stream.device, nbytes)
-    return Buffer(_idle_memory(key) or (key, _allocated(nbytes, stream, what), stream), nbytes)
+    pointer = _idle_pointer((stream.handle, stream.device, nbytes))
+    return Buffer(_allocated(nbytes, stream, what) if pointer is None else pointer, stream, nbytes)
 
 
 def _allocated(nbytes: int, stream: Stream, what: str) -> int:
@@ -67,36 +67,32 @@ class Buffer:
     no driver calls, gets the same addresses again, and does not disturb a capture.
     """
 
-    __slots__ = ("_dropped", "_memory", "handle", "size")
+    __slots__ = ("_dropped", "_stream", "handle", "size")
 
-    def __init__(self, memory: _Memory, size: int) -> None:
-        self.handle = memory[1]
+    def __init__(self, handle: int, stream: Stream, size: int) -> None:
+        self.handle = handle
         self.size = size
-        self._memory = memory
+        self._stream = stream
         self._dropped = _dropped  # globals are cleared when a process ends
         outlive_cycles(self)
 
     # Without a lock, because it may run in the middle of `allocate`.
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        _, pointer, stream = memory = self._memory
-        if stream.lasts:
-            self._dropped.append(memory)
-        elif not (ending() or _freed(pointer, stream)):
-            defer(partial(_freed, pointer, stream))
+        if self._stream.lasts:
+            self._dropped.append((self.handle, self._stream, self.size))
+        elif not (ending() or _freed(self.handle, self._stream)):
+            defer(partial(_freed, self.handle, self._stream))
 
 
-# The address of a stream, a device and a size; the address of the memory; the stream.
-_Memory = tuple[tuple[int, int, int], int, Stream]
-
-_dropped: deque[_Memory] = deque()
-_idle: dict[tuple[int, int, int], list[_Memory]] = {}  # by stream, device, size
+_dropped: deque[tuple[int, Stream, int]] = deque()
+_idle: dict[tuple[int, int, int], list[tuple[int, Stream]]] = {}  # by stream, device, size
 _held: Counter[int] = Counter()  # bytes in `_idle`, by device
 _lock = threading.RLock()  # guards `_idle`
 # Whether a call uses `_idle`, which a finalizer or a signal handler of its thread may interrupt.
 _busy = False
 
 
-def _idle_memory(key: tuple[int, int, int]) -> _Memory | None:
+def _idle_pointer(key: tuple[int, int, int]) -> int | None:
     """Return idle memory for a stream, a device and a size, or None, as for a call that interrupts this."""
     global _busy
     with _lock:
@@ -108,16 +104,16 @@ def _idle_memory(key: tuple[int, int, int]) -> _Memory | None:
             if not (idle := _idle.get(key)):
                 return None
             _held[key[1]] -= key[2]
-            return idle.pop()
+            return idle.pop()[0]
         finally:
             _busy = False
 
 
 def _sort_dropped() -> None:
     while _dropped:
-        key = (memory := _dropped.popleft())[0]
-        _idle.setdefault(key, []).append(memory)
-        _held[key[1]] += key[2]
+        pointer, stream, size = _dropped.popleft()
+        _idle.setdefault((stream.handle, stream.device, size), []).append((pointer, stream))
+        _held[stream.device] += size
 
 
 @cache
@@ -162,8 +158,8 @@ def _release(device: int) -> None:
             for key in [key for key in _idle if key[1] == device]:
                 if not _idle[key]:
                     del _idle[key]
-                elif streams.can_enqueue(_idle[key][0][2]):
-                    for _, pointer, stream in _idle.pop(key):
+                elif streams.can_enqueue(_idle[key][0][1]):
+                    for pointer, stream in _idle.pop(key):
                         driver.cuMemFreeAsync(pointer, stream.handle)
                         _held[device] -= key[2]
         finally:

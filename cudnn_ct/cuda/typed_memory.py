@@ -17,7 +17,7 @@ from ..typing import Index, Layout
 from . import event as events
 from . import interop, lifetime, recording
 from . import stream as streams
-from .array_key import ArrayKey, MakeView, array_key, known_view_key, view_key
+from .array_key import ArrayKey, array_key, known_view_key, view_key
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class TypedMemory:
         """Return a view of the memory with another spec, ``offset`` elements of this array's dtype behind."""
         return self._viewed(None, (spec, offset))
 
-    def _viewed(self, make: MakeView | None, request: Any) -> Self:
+    def _viewed(self, make: Any, request: Any) -> Self:
         """Return a view with the spec and the offset that ``make`` returns, or those in the request."""
         pointer = self.pointer
         try:
@@ -246,8 +246,7 @@ class TypedMemory:
     def share_order(self, view: TypedMemory) -> None:
         """Give another object over the same memory the same uses, and keep their last writers equal."""
         with lifetime.noting:  # another thread may record a write meanwhile
-            if (uses := self._uses) is None or uses.over:
-                uses = self._known_uses()
+            uses = self._known_uses()
             views = uses.views
             if len(views) >= uses.room:
                 views[:] = [one for one in views if one() is not None]

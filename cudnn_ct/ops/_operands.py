@@ -232,14 +232,11 @@ def byte_extent(spec: TensorSpec) -> tuple[int, int]:
 
 @lru_cache(256)
 def share_elements(one: TensorSpec, two: TensorSpec, distance: int) -> bool:
-    """Return whether two tensors share an element, the second of them ``distance`` bytes behind the first.
-
-    The ranges of channel slices overlap without that.
-    """
+    """Return whether tensors share an element: channel slices do not, although their ranges overlap."""
     import numpy as np
 
-    views = []  # over invented addresses; their elements must not be read
-    for spec, address in ((one, _INVENTED), (two, _INVENTED + distance)):
+    views = []  # over invented addresses, ``distance`` bytes apart; their elements must not be read
+    for spec, address in ((one, 2**62), (two, 2**62 + distance)):
         itemsize = DTYPES[spec.dtype].itemsize
         strides = tuple([stride * itemsize for stride in spec.strides])
         interface = {"version": 3, "shape": spec.shape, "strides": strides}
@@ -249,6 +246,3 @@ def share_elements(one: TensorSpec, two: TensorSpec, distance: int) -> bool:
         return np.shares_memory(views[0], views[1], max_work=10_000_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
-
-
-_INVENTED = 2**62  # an address in the middle of all

@@ -82,10 +82,7 @@ def _position(entry: Any, length: int, axis: int) -> int:
 
 
 def reshape_view(spec: TensorSpec, lengths: Sequence[Any]) -> TensorSpec | None:
-    """Return the spec of the elements, read in C order, with another shape; None if that needs a copy.
-
-    The lengths are those of :func:`resolve_shape`.
-    """
+    """Return the spec of the elements, read in C order, with another shape; None if that needs a copy."""
     shape = resolve_shape(spec.size, lengths)
     if not spec.size:
         return TensorSpec.packed(shape, spec.dtype)

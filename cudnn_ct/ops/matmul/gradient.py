@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from math import prod
-from typing import Never
+from typing import Any, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
@@ -91,15 +91,9 @@ def matmul_backward(
         shapes = zip(_RESULTS, (a.shape, b.shape, dy.shape[-1:])[: len(slots)], strict=False)
         expected = {name: TensorSpec.packed(shape, a.spec.dtype) for name, shape in shapes}
         outs = results_of_calls(slots, expected, (dy, a, b), where)
-    product = partial(
-        matmul,
-        alpha=alpha,
-        precision=precision,
-        algo=algo,
-        deterministic=deterministic,
-        workspace_limit=workspace_limit,
-        stream=where,
-    )
+    own: dict[str, Any] = {"precision": precision, "algo": algo, "workspace_limit": workspace_limit}
+    common: dict[str, Any] = {"deterministic": deterministic, "stream": where}
+    product = partial(matmul, alpha=alpha, **own, **common)
     gradient, left, right = dy, a, b
     if right.ndim == 1:  # views with the axes that vectors lack
         right, gradient = right[:, None], gradient[..., None]
@@ -113,7 +107,7 @@ def matmul_backward(
     target = None if len(outs) < 3 else outs[2]
     if not batch:
         return MatmulGradients(da, db, transform(dy, out=target, stream=where))
-    dbias = reduce(dy, axis=batch, deterministic=deterministic, out=target, stream=where)
+    dbias = reduce(dy, axis=batch, out=target, **common)
     return MatmulGradients(da, db, dbias)
 
 

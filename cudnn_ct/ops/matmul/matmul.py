@@ -103,16 +103,12 @@ def matmul(
     """
     if more or unknown or a is UNSET or b is UNSET:
         return corrected(matmul, locals())
-    names: tuple[str, ...] = ("a", "b")
-    arrays: tuple[ArrayLike, ...] = (a, b)
-    if bias is not None:  # `present` takes longer than a lookup of the call
-        names, arrays = (*names, "bias"), (*arrays, bias)
-    if residual is not None:
-        names, arrays = (*names, "residual"), (*arrays, residual)
-    if b_scale is not None:
-        names, arrays = (*names, "b_scale"), (*arrays, b_scale)
+    given = {"a": a, "b": b}
+    for name, array in (("bias", bias), ("residual", residual), ("b_scale", b_scale)):
+        if array is not None:  # `present` takes as long as the lookup of the call
+            given[name] = array
     params = (activation, alpha, precision, out_dtype, algo, deterministic, workspace_limit)
-    return execute(_MATMUL, names, arrays, params, outs=(out,), stream=stream)[0]
+    return execute(_MATMUL, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 
 
 @without_factors  # alpha is a part of the problem
