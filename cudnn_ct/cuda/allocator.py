@@ -107,9 +107,8 @@ def allocate_block(nbytes: int, stream: streams.Stream, what: str) -> Any:
 
 def allocate(nbytes: int, stream: streams.Stream, what: str) -> Any:
     """Allocate from the pool, or in a capture from a recording; release idle blocks if it is exhausted."""
-    new: Any = memories.allocate
-    if stream.handle != streams.LEGACY_DEFAULT and (recorded := recording.current()):
-        new = recorded.arena.allocate if streams.is_capturing(stream) else new
+    recorded = stream.handle != streams.LEGACY_DEFAULT and recording.current()
+    new = recorded.arena.allocate if recorded and streams.is_capturing(stream) else memories.allocate
     try:
         return new(nbytes, stream, what)
     except AllocationError:

@@ -103,12 +103,9 @@ def matmul_backward(
     db = _product(left.transpose(_swapped(left.ndim)), gradient, b, outs[1], product)
     if not with_bias:
         return MatmulGradients(da, db, None)
-    batch = tuple(range(dy.ndim - 1))
-    target = None if len(outs) < 3 else outs[2]
-    if not batch:
-        return MatmulGradients(da, db, transform(dy, out=target, stream=where))
-    dbias = reduce(dy, axis=batch, out=target, **common)
-    return MatmulGradients(da, db, dbias)
+    if batch := tuple(range(dy.ndim - 1)):
+        return MatmulGradients(da, db, reduce(dy, axis=batch, out=outs[2], **common))
+    return MatmulGradients(da, db, transform(dy, out=outs[2], stream=where))
 
 
 def _swapped(ndim: int) -> tuple[int, ...]:
