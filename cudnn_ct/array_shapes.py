@@ -63,7 +63,7 @@ class ShapeArray(DeviceArray):
         raise AttributeError(f"this DeviceArray of shape {self.shape} has no memory")
 
     def _viewed(self, make: Any, request: Any) -> Any:
-        found = view_key(make, self.key, 0, request)
+        found = view_key(make, self.key, self.address, request)
         return found and type(self)(found[0], self.address + found[1], STREAM, STREAM, STREAM)
 
     def numpy(self) -> NDArray[Any]:

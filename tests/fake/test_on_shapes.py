@@ -51,6 +51,14 @@ def test_calls_with_an_array_made_on_shapes_return_shapes(fake: FakeCudnn) -> No
         np.testing.assert_array_equal(ct.add(real, real).numpy(), np.full(SHAPE, 4))
 
 
+def test_views_of_views_made_on_shapes_are_aligned_as_views_of_memory(fake: FakeCudnn) -> None:
+    real = ct.zeros((2, 8))
+    with ct.record_plans(shapes_only=True):
+        x = ct.zeros((2, 8))
+    for key in (np.s_[:, :], np.s_[:, 1:], np.s_[:, 3:]):
+        assert x[:, 1:][key].key.aligned == real[:, 1:][key].key.aligned
+
+
 def test_dropout_cannot_run_on_shapes(fake: FakeCudnn) -> None:
     state = ct.DropoutState(0.5)
     with (
