@@ -247,9 +247,9 @@ class TypedMemory:
         """Give another object over the same memory the same uses, and keep their last writers equal."""
         with lifetime.noting:  # another thread may record a write meanwhile
             uses = self._known_uses()
-            views = uses.views
-            if len(views) >= uses.room:
-                views[:] = [one for one in views if one() is not None]
+            if (count := len(views := uses.views)) >= uses.room:
+                uses.room = 2 * count  # a finalizer or a signal handler that makes a view now only adds it
+                views[:count] = [one for one in views[:count] if one() is not None]
                 uses.room = 16 + 2 * len(views)
             views += (ref(view),) if views else (ref(self), ref(view))
             view._uses = uses

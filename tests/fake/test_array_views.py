@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -177,6 +178,27 @@ def test_views_that_are_gone_are_forgotten(fake: FakeCudnn, host: Host) -> None:
     assert len(x._uses.views) < 100
     add(x, OTHER)
     assert {view.writer.handle for view in kept} == {OTHER}
+
+
+def test_view_that_a_signal_handler_makes_is_kept_while_others_are_forgotten(
+    fake: FakeCudnn, host: Host
+) -> None:
+    class Interrupted(ref[Any]):
+        def __call__(self) -> Any:
+            if not made:
+                made.append(None)
+                made[0] = x[0]
+            return super().__call__()
+
+    x, made = ct.asarray(numbers()), list[Any]()
+    for _ in range(10):
+        x[1]
+    assert x._uses is not None
+    x._uses.views.append(Interrupted(x))
+    for _ in range(20):
+        x[1]
+    add(x, OTHER)
+    assert made[0].writer.handle == OTHER
 
 
 # --- order among streams ---
