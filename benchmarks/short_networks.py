@@ -62,7 +62,6 @@ def pair_of(
     if how == "eager":
         return Pair(lambda: ours(x), lambda: step(theirs, x), near)
     captured = ct.capture(ours, operands="pointer")
-    least = floor and as_graph(floor)
     if how == "captured / compiled":
         fast = torch.compile(theirs, mode="reduce-overhead")
 
@@ -70,7 +69,9 @@ def pair_of(
             torch.compiler.cudagraph_mark_step_begin()
             return step(fast, x)
 
-        return Pair(lambda: captured(x), run, near, floor=least)
+        # Without the floor: graphs of torch.compile free memory that another graph uses.
+        return Pair(lambda: captured(x), run, near)
+    least = floor and as_graph(floor)
     return Pair(lambda: captured(x), as_graph(lambda: step(theirs, x)), near, floor=least)
 
 
