@@ -111,7 +111,7 @@ def compare(record: Record, row: Row, sides: dict[str, Side]) -> None:
     timed = [name for name in record["times"] if name != "torch"]
     if "torch" not in record["times"] or not timed:
         return
-    limit = TOLERANCE[row.work] * EPSILON[row.kind.dtype]
+    limit = limit_of(row)
     apart = record["apart"] = {}
     for name in timed:
         reason = ""
@@ -130,6 +130,14 @@ def compare(record: Record, row: Row, sides: dict[str, Side]) -> None:
             del record["times"][name]
             if name == ROW_LIMIT.ours:
                 record.pop("remeasured", None)
+
+
+def limit_of(row: Row) -> float:
+    """Return the largest relative distance of results that differ by rounding."""
+    # Some sums near 0 have another sign, and a gradient does or does not pass the relu there. In float64 with
+    # operands rounded as TF32, 320 units and 120 steps, gradients differed by 0.02 to 0.03.
+    through_relu = 0.045 if row.mode == "rnn_relu" and row.work == "training" else 0
+    return max(TOLERANCE[row.work] * EPSILON[row.kind.dtype], through_relu)
 
 
 def difference(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
