@@ -155,12 +155,19 @@ def memory(**_: Any) -> Iterator[Row]:
     """Yield the memory of a process after its first convolution, in MiB; of one with a handle alone."""
     import json
 
+    from harness.command import about
+
+    from cudnn_ct.errors import format_version
+
     def child(*arguments: str) -> tuple[str, dict[str, float]]:
         command = [sys.executable, "-c", MEMORY, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         path, figures = done.stdout.splitlines()[-2:]
         return path, json.loads(figures)
 
+    facts = about()
+    facts |= {"cudnn": format_version(facts["cudnn"]), "date": facts["date"][:10]}
+    yield {"row": "versions", "about": {name: facts[name] for name in ("driver", "cudnn", "torch", "date")}}
     path, ours = child()
     _, least = child(path)
     yield {"row": "first convolution", **ours, **{f"{name}_floor": value for name, value in least.items()}}

@@ -85,7 +85,8 @@ def short_targets(records: list[Record]) -> str:
         [bar["name"], str(bar["count"]), *map(number, (bar["value"], bar["limit"], bar.get("floor")))]
         for bar in one["bars"]
     ]
-    head = f"{about['device']}, {about['seconds']} s, seed {about['seed']}."
+    versions = f"driver {about['driver']}, cuDNN {about['cudnn']}, PyTorch {about['torch']}, {about['date']}"
+    head = f"{about['device']}, {versions}, {about['seconds']} s, seed {about['seed']}."
     return f"{head}\n\n{markdown(('', 'rows', 'measured', 'at most', 'floor'), lines)}"
 
 

@@ -174,8 +174,11 @@ def bar_of(target: Target, rows: Sequence[Row], parts: Collection[str]) -> Bar |
     detail = f"{failed} failed" if failed else ""
     value, limit = target.joined(values) if values else None, target.limit
     least = "floor" if target.field == "ratio" else f"{target.field}_floor"
-    floors = [row[least] for row in own if least in row]
-    floor = target.joined(floors) if floors and len(floors) == len(values) else None
+    timed = [row for row in own if row.get(target.field) is not None]
+    if target.joined is max:
+        timed = [row for row in timed if row[target.field] == value]
+    floors = [row[least] for row in timed if least in row]
+    floor = target.joined(floors) if floors and len(floors) == len(timed) else None
     return Bar(target.name, value, limit, len(values), detail, floor)
 
 
