@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -22,6 +23,11 @@ if _processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     _threads = str(max(1, (os.cpu_count() or 1) // _processes))
     for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(_name, _threads)
+
+# The fakes keep device memory on the host, and pointers are numbers above 2**32. The heap of a Python that is
+# not position-independent, such as Debian's, is below: malloc in pytest-xdist's processes maps memory there.
+if ctypes.addressof(ctypes.create_string_buffer(4096)) < 2**32:
+    os.environ |= {"MALLOC_MMAP_THRESHOLD_": "1", "MALLOC_MMAP_MAX_": str(10**8)}
 
 TESTS = Path(__file__).parent
 GPU_TESTS = TESTS / "gpu"
