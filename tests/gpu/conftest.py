@@ -22,7 +22,7 @@ import cudnn_ct as ct
 from cudnn_ct import _lib, testing
 from cudnn_ct.cuda import replay
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError, VersionMismatchError
-from cudnn_ct.ops import _call, _prepared, _repeated
+from tests.counted import count_replays, counted
 from tests.layers import LayerCase, check_layer
 from tests.mixed import own_stream
 from tests.spread import use_gpu
@@ -65,8 +65,8 @@ def check_drawn(case: LayerCase, tolerance: float | None = None) -> None:
         reject()
 
 
-# Commands, pages, rejections, C functions, and calls that are made once. Only repeated calls are replayed.
-NOTHING_REPEATED = (
+# Files about commands, pages, rejections, C functions and implementations, which do not depend on replays.
+ABOUT_OTHER_THINGS = (
     "cli",
     "doctor",
     "faults",
@@ -83,8 +83,8 @@ NOTHING_REPEATED = (
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip these files without replays, before their fixtures run."""
-    if not ct.config.replay and item.path.stem.removeprefix("test_") in NOTHING_REPEATED:
-        pytest.skip("nothing is replayed here")
+    if not ct.config.replay and item.path.stem.removeprefix("test_") in ABOUT_OTHER_THINGS:
+        pytest.skip("only the run with replays has this file")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,30 +123,16 @@ def _calls_are_replayed_early() -> Iterator[None]:
         yield
 
 
-_events: list[str] = []  # replays, recordings and children of this process
+CHILDREN = {"subprocess.Popen", "os.fork", "os.posix_spawn"}
+_events: list[None] = []  # one for each replay, recording and child of this process
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _replays_are_counted() -> None:
     """Count what a run without replays would change; children may replay as well."""
-    for module, name in ((_call, "replayed"), (_repeated, "replayed"), (_prepared, "replayed")):
-        setattr(module, name, counted(getattr(module, name)))
-    replay.capture = counted(replay.capture)
-    sys.addaudithook(lambda event, _: _events.append(event) if event in CHILDREN else None)
-
-
-CHILDREN = {"subprocess.Popen", "os.fork", "os.posix_spawn"}
-
-
-def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that counts the calls that return a true value."""
-
-    def counting(*arguments: Any, **keywords: Any) -> Any:
-        if done := function(*arguments, **keywords):
-            _events.append(function.__name__)
-        return done
-
-    return counting
+    count_replays(_events)
+    replay.capture = counted(replay.capture, _events)
+    sys.addaudithook(lambda event, _: _events.append(None) if event in CHILDREN else None)
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,9 @@ os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
 
 import cudnn_ct as ct
 from cudnn_ct import _lib
-from cudnn_ct.ops import _call, _replay
+from cudnn_ct.ops import _replay
 from cudnn_doctor.read.bad_combinations import table
+from tests.counted import count_replays
 from tests.spread import use_gpu
 
 from .algorithms import judge_each
@@ -49,7 +50,7 @@ def main() -> None:
     if not asked["fakes"]:
         use_gpu(asked["process"], count=1)
     _replay.REPEATS = _replay.MOVES = 1  # the second of two calls is a replay, on whatever memory
-    _count_replays()
+    count_replays(_replayed)
     take_out([row["name"] for row in table() if row["kind"] == "engine"] if asked["rejected"] else ())
     with place() as (device, answers):
         if device.kind == "gpu" and _lib.load().kind == "jit":
@@ -73,18 +74,6 @@ def main() -> None:
 
 
 _replayed: list[None] = []  # one for each replay
-
-
-def _count_replays() -> None:
-    launch = _call.replayed
-
-    def counted(*arguments: Any, **keywords: Any) -> bool:
-        done = launch(*arguments, **keywords)
-        if done:
-            _replayed.append(None)
-        return done
-
-    _call.replayed = counted
 
 
 def groups(asked: dict[str, Any], kind: str) -> Iterator[list[int]]:
