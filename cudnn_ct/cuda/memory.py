@@ -38,7 +38,7 @@ def _allocated(nbytes: int, stream: Stream, what: str) -> int:
     driver, pool, device = cuda.driver(), _pool(stream.device), stream.device
     before = streams.relax()
     try:
-        if _held[device] and _held[device] > _most_held(device):
+        if _held[device] and _held[device] > share_of(device, IDLE):
             _release(device)
         result, pointer = driver.cuMemAllocFromPoolAsync(max(nbytes, 1), pool, stream.handle)
         if result == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY and _held[device]:
@@ -116,10 +116,13 @@ def _sort_dropped() -> None:
         _held[stream.device] += size
 
 
+IDLE = 32  # a device keeps idle memory of 1/32 of its memory while arrays are made
+
+
 @cache
-def _most_held(device: int) -> int:
-    """Return the bytes of idle memory that a device, which is current, keeps while arrays are made."""
-    return int(cuda.call(f"reading the size of the memory of device {device}", "cuMemGetInfo")[1]) // 32
+def share_of(device: int, part: int) -> int:
+    """Return the bytes of a part of the memory of a device, which is current: 1/32 of it for 32."""
+    return int(cuda.call(f"reading the size of the memory of device {device}", "cuMemGetInfo")[1]) // part
 
 
 def _freed(pointer: int, stream: Stream) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
@@ -13,8 +14,10 @@ from ..errors import NotSupportedError
 from . import driver as cuda
 from . import graph as graphs
 from . import stream as streams
+from .memory import share_of
 
-MAX_NODES = 1024  # of all replays of a device in this process; a node takes about 80 kB of device memory
+MIN_ROOM = 1024  # nodes of all replays of a device in this process, or more on a device with much memory
+SHARE, NODE = 256, 80_000  # of the memory of a device that nodes may take; bytes of a node, about
 
 
 class NoRoomError(NotSupportedError):
@@ -43,10 +46,16 @@ def capture(device: int, work: Callable[[streams.Stream], object]) -> graphs.Gra
 def accept(device: int, graph: object) -> None:
     """Raise unless a captured graph can be replayed, and has room: see :func:`capture`."""
     count = check_nodes(graph)
-    if not 0 < count <= MAX_NODES:
-        raise NotSupportedError(f"the graph has {count} nodes, expected 1 to {MAX_NODES}")
+    most = most_nodes(device)
+    if not 0 < count <= most:
+        raise NotSupportedError(f"the graph has {count} nodes, expected 1 to {most}")
     if not has_room(device, count):
-        raise NoRoomError(f"the graph has {count} nodes; replays have {MAX_NODES} for each device")
+        raise NoRoomError(f"the graph has {count} nodes; replays have {most} for each device")
+
+
+def most_nodes(device: int) -> int:
+    """Return how many nodes all replays of a device, which is current, may have."""
+    return max(MIN_ROOM, share_of(device, SHARE) // NODE)
 
 
 def check_nodes(graph: object) -> int:
@@ -160,11 +169,16 @@ def has_room(device: int, nodes: int) -> bool:
     """Return whether a graph of so many nodes may be added; drop replays that were not launched lately.
 
     Only some replays are examined, so that replays that are launched in turn do not replace one another: a
-    recording takes longer than many calls.
+    recording takes longer than many calls. To count the nodes takes as long, so that requests after one that
+    was refused are refused, too: as many as a fraction of the replays.
     """
     shared = _replays.setdefault(device, {})
-    for _ in range(len(shared) // 64 + 1):
-        if count_nodes(device) + nodes <= MAX_NODES:
+    if _refused[device] > 0:
+        _refused[device] -= 1
+        return False
+    room = most_nodes(device) - nodes - count_nodes(device)
+    for _ in range(len(shared) // 16 + 1):
+        if room >= 0:
             return True
         try:
             number = next(iter(shared))
@@ -176,5 +190,11 @@ def has_room(device: int, nodes: int) -> bool:
             replay.recent = False
             shared[number] = reference
         elif replay is not None:
+            room += replay.nodes
             replay.drop()
-    return count_nodes(device) + nodes <= MAX_NODES
+    if room < 0:
+        _refused[device] = len(shared) // 16
+    return room >= 0
+
+
+_refused: Counter[int] = Counter()  # requests for room that are still to be refused, by device

@@ -469,7 +469,7 @@ def test_capture_is_ended_when_its_begin_is_interrupted(host: Host, monkeypatch:
 def test_replays_are_bounded_and_those_launched_lately_stay(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replays, "MAX_NODES", 4)
+    monkeypatch.setattr(replays, "most_nodes", lambda _: 4)
     hot = [Relu(seed) for seed in range(3)]
     others = [Relu(seed) for seed in range(20)]
     for cold in others:
@@ -486,7 +486,7 @@ def test_replays_are_bounded_and_those_launched_lately_stay(
 def test_many_calls_in_turn_do_not_replace_the_replays_of_each_other(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replays, "MAX_NODES", 4)
+    monkeypatch.setattr(replays, "most_nodes", lambda _: 4)
     calls = [Relu(seed) for seed in range(8)]
     for _ in range(40):
         for relu in calls:
@@ -495,7 +495,7 @@ def test_many_calls_in_turn_do_not_replace_the_replays_of_each_other(
 
 
 def test_graph_without_room_is_rarely_captured(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replays, "MAX_NODES", 4)
+    monkeypatch.setattr(replays, "most_nodes", lambda _: 4)
     hot, net = [Relu(seed) for seed in range(3)], ct.RNN("rnn_relu", 2, 3, num_layers=1)
     w, x = ct.zeros((net.weight_size,)), ct.zeros((3, 2, 2))
     outs = tuple(ct.zeros(array.shape) for array in net.forward(x, w)[:2])
@@ -510,8 +510,27 @@ def test_graph_without_room_is_rarely_captured(host: Host, monkeypatch: pytest.M
     assert host.calls.count("cuGraphInstantiate") <= 6
 
 
+def test_calls_rarely_look_for_room_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replays, "most_nodes", lambda _: 150)
+    shapes = [(2, 3, 4, 4 + number % 14) for number in range(250)]  # a graph for any pointers is for one shape
+    operands = [(ct.zeros(shape), ct.zeros(shape)) for shape in shapes]
+    counted, count = 0, replays.count_nodes
+
+    def counting(device: int | None = None) -> int:
+        nonlocal counted
+        counted += 1
+        return count(device)
+
+    monkeypatch.setattr(replays, "count_nodes", counting)
+    for _ in range(60):
+        for x, y in operands:
+            ct.activation(x, out=y)
+    assert 140 < count() <= 150
+    assert counted < 500, counted
+
+
 def test_idle_thread_leaves_room_to_others(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replays, "MAX_NODES", 4)
+    monkeypatch.setattr(replays, "most_nodes", lambda _: 4)
     recorded, done = threading.Event(), threading.Event()
 
     def idle() -> None:

@@ -673,7 +673,7 @@ def driver_installed(made: Driver) -> Iterator[ExitStack]:
         device._after_fork()
         stream._after_fork()
         stream.default_stream.cache_clear()
-        memory._most_held.cache_clear()
+        memory.share_of.cache_clear()
         memory._pool.cache_clear()
         driver.native.cache_clear()
         graph._idle_streams.clear()

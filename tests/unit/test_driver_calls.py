@@ -264,7 +264,7 @@ def test_memory_dropped_on_a_stream_that_lasts_is_used_again_without_the_driver(
     other = ct.empty(2**20, stream=side)  # of another size
     x = ct.empty(LARGE, stream=side)
     assert x.pointer == pointer
-    monkeypatch.setattr(memory, "_most_held", lambda _: 4 * LARGE - 1)
+    monkeypatch.setattr(memory, "share_of", lambda *_: 4 * LARGE - 1)
     del x
     ct.empty(3 * LARGE, stream=side)
     assert [freed[0] for freed in driver.freed] == [pointer]
@@ -281,7 +281,7 @@ def test_idle_memory_is_freed_where_an_array_needs_it(
     driver.limit = 2**23
     ct.empty((3, LARGE), stream=side)  # 6 of 8 MiB, idle
     assert not driver.freed
-    monkeypatch.setattr(memory, "_most_held", lambda _: driver.limit)
+    monkeypatch.setattr(memory, "share_of", lambda *_: driver.limit)
     assert ct.empty((2, LARGE), stream=side).pointer in driver.live
     assert len(driver.freed) == 1
 
