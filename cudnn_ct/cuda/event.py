@@ -14,6 +14,7 @@ from . import stream as streams
 from .stream import Stream
 
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+TIMED = 0  # flags of an event that keeps the time
 
 
 class Event:
@@ -87,7 +88,7 @@ def elapsed(stream: Stream, work: Callable[[], object]) -> float:
     """Return the device time in milliseconds of the work that ``work`` enqueues; wait for it."""
     doing, record = "recording an event", "cuEventRecord"
     with streams.relaxed():
-        start, end = Event(0), Event(0)
+        start, end = Event(TIMED), Event(TIMED)
         cuda.call(doing, record, start.handle, stream.handle)
         work()
         cuda.call(doing, record, end.handle, stream.handle)

@@ -14,6 +14,7 @@ from ..errors import NotSupportedError
 from . import driver as cuda
 from . import graph as graphs
 from . import stream as streams
+from .backlog import Backlog
 from .memory import share_of
 
 MIN_ROOM = 1024  # nodes of all replays of a device in this process, or more on a device with much memory
@@ -135,11 +136,13 @@ class Replay:
 class ReplayPool:
     """The replays of one thread on a device. All threads share the room for their nodes.
 
-    ``shared`` has the replays of all threads, whose nodes are counted.
+    ``shared`` has the replays of all threads, whose nodes are counted. ``backlog`` is that of the
+    launches of this thread.
     """
 
     def __init__(self, device: int) -> None:
         self.shared = _replays.setdefault(device, {})
+        self.backlog = Backlog()
 
     def clear(self) -> None:
         """Drop the replays of this pool."""

@@ -1,7 +1,8 @@
 """Records calls that repeat as CUDA graphs, which are launched instead of the calls.
 
 A call that repeats with the same pointers has a graph of its own for them. A call whose pointers change has
-one graph for all that are as aligned: each launch writes them into its nodes, which takes longer.
+one graph for all that are as aligned: each launch writes them into its nodes, which takes longer. While
+the device waits for graphs, that graph is preferred, or the calls are made without graphs.
 """
 
 from __future__ import annotations
@@ -44,29 +45,42 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) ->
     ``key`` is all that a graph depends on in this call: the stream, the pointers, and what else varies.
     ``fresh`` is whether all results are new memory, so that they overlap nothing.
     """
-    running = ctx.running
+    running, backlog = ctx.running, ctx.replays.backlog
     ctx.running = True  # a finalizer must not free the workspace of the graph
     try:
-        if (replay := call.replays.get(key)) is None:
+        backlog.left -= 1
+        if backlog.left <= 0:
+            backlog.ask(ctx.stream)
+        if backlog.alone:
+            return False
+        replay, moved = call.replays.get(key), False
+        if replay is None or backlog.moves:
             end = 1 + len(call.spans)
             if len(key) == end:  # as of most calls: a slice takes as long as all else here
                 other, pointers = call.replays.get((None, key[0])), key[1:]
             else:
                 other, pointers = call.replays.get((None, key[0], *key[end:])), key[1:end]
-            return other is not None and _moved(call, other, key, pointers, fresh)
-        if replay.plan is not call.selected.plan:
-            call.replays.clear()
-            return False
-        if replay.launch():
-            return False
+            moved = other is not None and _moved(call, other, key, pointers, fresh, backlog.moves)
+            replay = other if moved else call.replays.get(key)
+            if replay is None:
+                return False
+        if not moved:
+            if replay.plan is not call.selected.plan:
+                call.replays.clear()
+                return False
+            if replay.launch():
+                return False
         replay.recent = True
+        backlog.graphs.add(id(replay))
         return True
     finally:
         ctx.running = running
 
 
-def _moved(call: PreparedCall, replay: Replay, key: Any, pointers: tuple[int, ...], fresh: bool) -> bool:
-    """Launch the graph of a call that takes any pointers, unless one for these alone is due."""
+def _moved(
+    call: PreparedCall, replay: Replay, key: Any, pointers: tuple[int, ...], fresh: bool, preferred: bool
+) -> bool:
+    """Launch the graph of a call that takes any pointers; unless it is preferred, not if another is due."""
     runs = call.runs
     count = runs.get(key)
     if count is None:
@@ -74,13 +88,14 @@ def _moved(call: PreparedCall, replay: Replay, key: Any, pointers: tuple[int, ..
             return False
         count = 0
     elif count and count + 1 >= REPEATS:
-        return False
+        if not preferred:
+            return False
+        count -= 1  # it stays due
     if replay.plan is not call.selected.plan:
         call.replays.clear()
         return False
     if replay.launch(pointers):
         return False
-    replay.recent = True
     if len(runs) < MAX_POINTER_SETS:
         runs[key] = count + 1
     else:
@@ -106,7 +121,7 @@ def count_run(
     ctx: Context, call: PreparedCall, key: Any, pointers: tuple[int, ...], factors: tuple[Any, float]
 ) -> None:
     """Count a run that was enqueued, and record it for later ones after `REPEATS` or `MOVES` runs."""
-    if key in call.replays:  # the stream is captured now, or a launch failed
+    if key in call.replays or ctx.replays.backlog.alone:  # or the stream is captured, or a launch failed
         return
     runs, lent = call.runs, ctx.lent
     if lent is None or lent.size > 0:  # none of it: the run finds out how much a plan needs

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct import testing
+from cudnn_ct import context, testing
 from cudnn_ct.cuda import allocator
+from cudnn_ct.cuda.stream import default_stream
 from tests.both.replays import configured
 
 from .cudnn import FakeCudnn
@@ -32,7 +33,8 @@ OFFSETS = (0, 0, 0, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # bytes
 STREAMS = (None, None, 0x5500, 0x6600)
 SHAPE = (2, 4, 6, 6)
 W, ROW, CHANNELS, EACH, MATRIX = (4, 4, 3, 3), (1, 1, 1, 6), (1, 4, 1, 1), (4,), (8, 8)
-INTERRUPTED = ("ops/_replay.py", "ops/_call.py", "cuda/movable.py", "cuda/graph.py", "cuda/replay.py")
+INTERRUPTED = ("ops/_replay.py", "ops/_call.py", "cuda/movable.py", "cuda/graph.py")
+INTERRUPTED += ("cuda/replay.py", "cuda/backlog.py")
 BLOCK_OF_CACHE = allocator.MAX_BLOCK
 
 
@@ -148,6 +150,7 @@ def sequence(rng: random.Random, length: int) -> list[tuple[Any, ...]]:
                 "limit",
                 "gone",
                 "refuse",
+                "behind",
             )
             steps.append((rng.choice(events), rng.random()))
             continue
@@ -338,6 +341,10 @@ class Run:
         elif name == "gone":
             with ct.use(device=self.device):
                 self.pool[int(number * BLOCKS)] = ct.zeros((NBYTES // 4,))
+        elif name == "behind":
+            with ct.use(device=self.device):
+                backlog = context.current(default_stream(self.device)).replays.backlog
+            backlog.moves, backlog.alone = number < 0.75, number < 0.25
         elif name == "refuse":
             self.fake.unrunnable = {"GEMM"} if number < 0.5 else set()
 

@@ -512,7 +512,7 @@ def test_graph_without_room_is_rarely_captured(host: Host, monkeypatch: pytest.M
 
 def test_calls_rarely_look_for_room_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "most_nodes", lambda _: 150)
-    shapes = [(2, 3, 4, 4 + number % 14) for number in range(250)]  # a graph for any pointers is for one shape
+    shapes = [(2, 3, 4, 4 + number % 14) for number in range(250)]  # graphs for any pointers have one
     operands = [(ct.zeros(shape), ct.zeros(shape)) for shape in shapes]
     counted, count = 0, replays.count_nodes
 

@@ -1,0 +1,64 @@
+"""Whether a device waits for graphs that are launched, so that calls should be launched in another way."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+
+from ..errors import CudnnError
+from . import driver as cuda
+from . import event as events
+from . import stream as streams
+
+BATCH, FEW = 64, 16  # calls between two looks at the device; while no graphs are launched
+MANY = 16  # graphs in a batch, from which launches take notably longer
+ALONE = 25.0  # microseconds, about, that the host needs for a call without a graph
+
+
+class Backlog:
+    """The calls of one thread that a device has not ended.
+
+    A device waits if many graphs are launched in turn: an H200 4 microseconds for each launch of 16 graphs,
+    up to 30 for each of a hundred, but not for launches of one graph that is given other pointers.
+
+    ``moves`` is whether that graph is preferred: many graphs were launched, and the device takes so long for
+    a call that a few microseconds more of the host do not matter. ``alone`` is whether calls are made without
+    graphs: in addition, the device has not yet ended the batch before the last, so that the host has time.
+    """
+
+    __slots__ = ("_ended", "_idle", "_pending", "_times", "alone", "graphs", "left", "moves")
+
+    def __init__(self) -> None:
+        self.moves = self.alone = False
+        self.left = BATCH  # calls until the device is asked again
+        self.graphs: set[int] = set()  # that were launched since
+        self._pending: deque[tuple[events.Event, int]] = deque()  # with the calls before each
+        self._ended: events.Event | None = None  # the last one
+        self._idle: list[events.Event] = []
+        # Microseconds of the device for a call, in the last two batches: if it was idle, one of them is long.
+        self._times = (0.0, 0.0)
+
+    def ask(self, stream: streams.Stream) -> None:
+        """Look at the device after a batch of calls, before the next one on a stream of this device."""
+        many, calls = self.moves or len(self.graphs) > MANY, FEW if self.alone else BATCH
+        self.moves = self.alone = False
+        self.left = BATCH
+        self.graphs.clear()
+        with suppress(CudnnError), streams.relaxed():  # errors of earlier work, or memory for an event
+            if not streams.can_enqueue(stream):
+                return
+            while self._pending and events.is_done(self._pending[0][0]):
+                self._end(*self._pending.popleft())
+            self.moves = many and min(self._times) > ALONE
+            self.alone = self.moves and bool(self._pending)
+            self.left = FEW if self.alone else BATCH
+            event = self._idle.pop() if self._idle else events.Event(events.TIMED)
+            cuda.call("recording an event", "cuEventRecord", event.handle, stream.handle)
+            self._pending.append((event, calls))
+
+    def _end(self, event: events.Event, calls: int) -> None:
+        if self._ended is not None:
+            taken = float(cuda.call("timing", "cuEventElapsedTime", self._ended.handle, event.handle))
+            self._times = (self._times[1], taken * 1000 / calls)
+            self._idle.append(self._ended)
+        self._ended = event

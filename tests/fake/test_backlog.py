@@ -1,0 +1,134 @@
+"""Calls whose graphs a slow device waits for, on the fakes: which graphs are launched, and results."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import context, testing
+from cudnn_ct.cuda import backlog
+from cudnn_ct.cuda.stream import default_stream
+from tests.both.replays import values
+from tests.unit.cuda_driver import CUresult
+
+from .cudnn import FakeCudnn
+from .host import Host
+
+SLOW, FAST = 0.1, 0.001  # milliseconds of a call on the device
+
+
+@pytest.fixture(autouse=True)
+def _soon(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in {"BATCH": 4, "FEW": 2, "MANY": 2}.items():
+        monkeypatch.setattr(backlog, name, value)
+    with testing.replay_after(1):
+        yield
+    gc.collect()
+    ct.empty_cache()
+
+
+class Calls:
+    """Calls on several sets of memory, and how they were launched."""
+
+    def __init__(self, host: Host, sets: int = 6) -> None:
+        self.host = host
+        self.arrays = [(ct.asarray(values(seed)), ct.zeros(values(0).shape)) for seed in range(sets)]
+
+    def __call__(self, milliseconds: float, rounds: int = 4) -> set[str]:
+        """Run all calls several times, check the results, and return the ways of the last round."""
+        ways: set[str] = set()
+        for _ in range(rounds):
+            ways = {self.run(*arrays, seed, milliseconds) for seed, arrays in enumerate(self.arrays)}
+        return ways
+
+    def run(self, x: ct.DeviceArray, y: ct.DeviceArray, seed: int, milliseconds: float) -> str:
+        ct.fill(y, 7)
+        before, calls = len(self.host.calls), self.host.calls
+        ct.activation(x, out=y)
+        self.host.clock += milliseconds
+        made = calls[before:]
+        np.testing.assert_array_equal(y.numpy(), np.maximum(values(seed), 0))
+        if "cuGraphLaunch" not in made:
+            return "alone"
+        return "moved" if "cuGraphExecKernelNodeSetParams" in made else "own"
+
+
+@pytest.fixture
+def calls(host: Host, _soon: None) -> Iterator[Calls]:
+    made = Calls(host)
+    made(FAST)
+    yield made
+    made.arrays.clear()
+
+
+def test_graphs_of_fast_calls_are_those_for_their_pointers(calls: Calls) -> None:
+    assert calls(FAST) == {"own"}
+
+
+def test_slow_device_is_given_one_graph_with_other_pointers(calls: Calls) -> None:
+    assert calls(SLOW) == {"moved"}
+    assert calls(FAST) == {"own"}
+
+
+def test_calls_are_made_without_graphs_while_a_slow_device_is_behind(calls: Calls, host: Host) -> None:
+    calls(SLOW)
+    host.failing["cuEventQuery"] = CUresult.CUDA_ERROR_NOT_READY
+    assert calls(SLOW) == {"alone"}
+    host.failing.clear()
+    assert calls(SLOW) == {"moved"}
+
+
+def test_few_graphs_are_launched_on_a_slow_device_too(host: Host) -> None:
+    few = Calls(host, sets=1)
+    assert few(SLOW, rounds=40) == {"own"}
+    host.failing["cuEventQuery"] = CUresult.CUDA_ERROR_NOT_READY
+    assert few(SLOW, rounds=40) == {"own"}
+
+
+def test_idle_time_is_not_that_of_calls(calls: Calls) -> None:
+    for _ in range(3):
+        calls(FAST, rounds=1)
+        calls.host.clock += 100.0
+        assert calls(FAST, rounds=1) == {"own"}
+
+
+@pytest.mark.parametrize("name", ["cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventElapsedTime"])
+def test_events_that_fail_do_not_stop_calls(calls: Calls, host: Host, name: str) -> None:
+    calls(SLOW)
+    host.failing[name] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    assert calls(SLOW) <= {"own", "moved"}
+    host.failing.clear()
+    assert calls(SLOW) == {"moved"}
+
+
+def test_events_are_not_recorded_in_a_capture(calls: Calls, host: Host) -> None:
+    calls(SLOW)
+    host.failing["cuEventQuery"] = CUresult.CUDA_ERROR_NOT_READY
+    calls(SLOW)
+    x, _ = calls.arrays[0]
+    recorded = []
+
+    def several(x: ct.DeviceArray) -> list[ct.DeviceArray]:
+        before = host.calls.count("cuEventRecord")
+        results = [ct.activation(x) for _ in range(9)]
+        recorded.append(host.calls.count("cuEventRecord") - before)
+        return results
+
+    forward = ct.capture(several)
+    for _ in range(2):
+        np.testing.assert_array_equal(forward(x)[8].numpy(), np.maximum(values(0), 0))
+    host.failing.clear()
+    forward.close()
+    assert recorded[0] > recorded[1] == 0, "first as usual, then in a capture"
+
+
+def test_events_are_used_again(calls: Calls, host: Host) -> None:
+    calls(SLOW)
+    before = host.calls.count("cuEventCreate")
+    calls(SLOW, rounds=20)
+    assert host.calls.count("cuEventCreate") == before
+    assert not context.current(default_stream(0)).replays.backlog.alone
