@@ -25,7 +25,7 @@ from ..typing import Activation, ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
 from ._fallback import IGNORES_NAN, Implementation, by_engines, of_problem
-from ._formulas import MIN_ELEMENTS, Formulas, first_plan, in_one_order, matrix_of, pointwise
+from ._formulas import MIN_ELEMENTS, ORDER, Formulas, first_plan, in_one_order, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
 from .conv.graph import MODES
@@ -139,9 +139,6 @@ def legacy_plan(problem: LayerProblem[ActivationSpec]) -> Plan:
         return CallPlan("cudnnActivationBackward", head, [(1, y), (2, dy), (0, x)], dx)
 
     return tile(backward if problem.dx else forward, *tensors)
-
-
-ORDER = (1, 0)  # the second configuration of the heuristics is faster by 5 to 10 % in all dtypes
 
 
 def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan | None:
