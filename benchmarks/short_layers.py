@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from short_pairs import Pair, Row, copying, drawn_tensor, rows_of
@@ -175,6 +176,27 @@ def float8_product(sizes: tuple[int, int, int]) -> Pair:
     return Pair(
         lambda: ct.scaled_matmul(a, b.T, descale_a=scale, descale_b=scale, bias=bias, out_dtype="bfloat16").y,
         lambda: torch._scaled_mm(a, b.T, scale_a=one, scale_b=one, bias=bias, out_dtype=torch.bfloat16),
+    )
+
+
+def turns(*, rounds: int, **_: Any) -> Iterator[Row]:
+    """Yield products whose results take turns in memory: a GPU waits for graphs that are launched in turn."""
+    pairs = {f"product, {count} results in turn": partial(product_in_turn, count) for count in (1, 16, 128)}
+    yield from rows_of(pairs, rounds)
+
+
+def product_in_turn(count: int, sizes: tuple[int, int, int] = (8192, 768, 3072)) -> Pair:
+    import torch
+
+    import cudnn_ct as ct
+
+    m, k, n = sizes
+    x, w, bias = (drawn_tensor(shape, "float16") for shape in ((m, k), (k, n), (n,)))
+    results = [torch.empty((m, n), device="cuda", dtype=x.dtype) for _ in range(count)]
+    ours, theirs = cycle(results), cycle(results)
+    return Pair(
+        lambda: ct.matmul(x, w, bias=bias, out=next(ours)),
+        lambda: torch.addmm(bias, x, w, out=next(theirs)),
     )
 
 
