@@ -166,9 +166,9 @@ class _Run(NamedTuple):
             return NEVER
         if call.selected.exploring:  # launches would end the trials
             return 0
-        if not replays.has_room(ctx.device, 1):
-            return SOON
         try:
+            if not replays.has_room(ctx.device, 1):
+                return SOON
             graph, launch = capture(partial(self._work, used))
         except (replays.NoRoomError, AllocationError):
             return LATER

@@ -19,7 +19,7 @@ from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.ops import _replay
 from tests.both.replays import *  # noqa: F403
 from tests.both.replays import configured, values
-from tests.unit.cuda_driver import GLOBAL
+from tests.unit.cuda_driver import GLOBAL, CUresult
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -527,6 +527,14 @@ def test_calls_rarely_look_for_room_when_there_is_none(monkeypatch: pytest.Monke
             ct.activation(x, out=y)
     assert 140 < count() <= 150
     assert counted < 500, counted
+
+
+def test_call_that_has_run_does_not_fail_where_the_room_for_its_graph_is_not_known(host: Host) -> None:
+    relu = Relu()
+    host.failing["cuMemGetInfo"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    for _ in range(3):
+        np.testing.assert_array_equal(relu(), np.maximum(values(0), 0))
+    assert launches(host) == 0
 
 
 def test_idle_thread_leaves_room_to_others(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
