@@ -315,6 +315,7 @@ def _enqueue(
             except CudnnError as error:
                 if not call.selected.run_other(error, ctx, given_to_plan, alpha, beta):
                     raise
+        ctx.replays.backlog.left -= 1  # here, as a call may look for a graph twice
         if variant is not None:
             count_run(ctx, call, facts, pointers, (alpha, beta))
     except CudnnError as error:

@@ -48,7 +48,6 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) ->
     running, backlog = ctx.running, ctx.replays.backlog
     ctx.running = True  # a finalizer must not free the workspace of the graph
     try:
-        backlog.left -= 1
         if backlog.left <= 0:
             backlog.ask(ctx.stream)
         if backlog.alone:
@@ -71,6 +70,7 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) ->
             if replay.launch():
                 return False
         replay.recent = True
+        backlog.left -= 1
         backlog.graphs.add(id(replay))
         return True
     finally:

@@ -132,3 +132,23 @@ def test_events_are_used_again(calls: Calls, host: Host) -> None:
     calls(SLOW, rounds=20)
     assert host.calls.count("cuEventCreate") == before
     assert not context.current(default_stream(0)).replays.backlog.alone
+
+
+def test_call_that_looks_for_a_graph_twice_is_counted_once(host: Host, fake: FakeCudnn) -> None:
+    host.devices, fake.engines = 1, True  # else a plan does not look twice
+    calls, shape, g = Calls(host), values(0).shape, ct.Graph()
+    plan = g.build(g.input(shape) + g.input(shape))
+
+    def run_all(rounds: int) -> None:
+        for _ in range(rounds):
+            for x, y in calls.arrays:
+                plan(x, x, out=y)
+                host.clock += SLOW
+
+    run_all(8)
+    host.failing["cuEventQuery"] = CUresult.CUDA_ERROR_NOT_READY
+    run_all(8)
+    before = host.calls.count("cuEventRecord")
+    run_all(8)
+    assert context.current(default_stream(0)).replays.backlog.alone
+    assert host.calls.count("cuEventRecord") - before == 8 * len(calls.arrays) // backlog.FEW
