@@ -57,8 +57,8 @@ class Backlog:
             self._pending.append((event, calls))
 
     def _end(self, event: events.Event, calls: int) -> None:
-        if self._ended is not None:
-            taken = float(cuda.call("timing", "cuEventElapsedTime", self._ended.handle, event.handle))
+        before, self._ended = self._ended, event  # first: an event that is idle too would be recorded again
+        if before is not None:
+            taken = float(cuda.call("timing", "cuEventElapsedTime", before.handle, event.handle))
             self._times = (self._times[1], taken * 1000 / calls)
-            self._idle.append(self._ended)
-        self._ended = event
+            self._idle.append(before)

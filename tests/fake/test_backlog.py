@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,3 +155,27 @@ def test_call_that_looks_for_a_graph_twice_is_counted_once(host: Host, fake: Fak
     run_all(8)
     assert context.current(default_stream(0)).replays.backlog.alone
     assert host.calls.count("cuEventRecord") - before == 8 * len(calls.arrays) // backlog.FEW
+
+
+def test_interrupted_look_leaves_no_event_in_two_places(calls: Calls) -> None:
+    made = context.current(default_stream(0)).replays.backlog
+    calls(SLOW)
+    for after in range(1, 6):
+        left = [after]
+
+        def trace(frame: Any, event: str, _: object, left: list[int] = left) -> Any:
+            if frame.f_code.co_name == "_end" and event == "line":
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        with contextlib.suppress(KeyboardInterrupt):
+            calls(SLOW)
+        sys.settrace(before)
+        assert left[0] <= 0, "interrupted"
+        events = [made._ended, *made._idle, *[event for event, _ in made._pending]]
+        assert len({*map(id, events)}) == len(events)
+        assert calls(SLOW) == {"moved"}
