@@ -49,7 +49,7 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) ->
     ctx.running = True  # a finalizer must not free the workspace of the graph
     try:
         if backlog.left <= 0:
-            backlog.ask(ctx.stream)
+            backlog.ask(Stream(key[0], ctx.device))  # a finalizer may have made the context work on another
         if backlog.alone:
             return False
         replay, moved = call.replays.get(key), False

@@ -14,7 +14,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context, testing
 from cudnn_ct.cuda import backlog
-from cudnn_ct.cuda.stream import default_stream
+from cudnn_ct.cuda.stream import Stream, default_stream
 from tests.both.replays import values
 from tests.unit.cuda_driver import CUresult
 
@@ -179,3 +179,23 @@ def test_interrupted_look_leaves_no_event_in_two_places(calls: Calls) -> None:
         events = [made._ended, *made._idle, *[event for event, _ in made._pending]]
         assert len({*map(id, events)}) == len(events)
         assert calls(SLOW) == {"moved"}
+
+
+def test_device_is_asked_on_the_stream_of_the_call(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    (x, y), asked, side = calls.arrays[0], list[int](), 0x5500
+    wait, ask = ct.DeviceArray.wait_for_writer, backlog.Backlog.ask
+
+    def waiting(self: ct.DeviceArray, stream: Any) -> None:
+        wait(self, stream)
+        context.current(Stream(side, 0)).replays.backlog.left = 0  # as a call in a finalizer
+
+    def asking(self: backlog.Backlog, stream: Stream) -> None:
+        asked.append(stream.handle)
+        ask(self, stream)
+
+    with ct.use(stream=0x6600):
+        ct.fill(x, 3)
+    monkeypatch.setattr(ct.DeviceArray, "wait_for_writer", waiting)
+    monkeypatch.setattr(backlog.Backlog, "ask", asking)
+    np.testing.assert_array_equal(ct.activation(x, out=y).numpy(), np.full(x.shape, 3))
+    assert asked == [1]
