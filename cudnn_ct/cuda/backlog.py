@@ -12,6 +12,7 @@ from . import stream as streams
 
 BATCH, FEW = 64, 16  # calls between two looks at the device; while no graphs are launched
 MANY = 16  # graphs in a batch, from which launches take notably longer
+MOST = 64  # looks that are kept: a stream that waits for long does not hold up what others show
 ALONE = 25.0  # microseconds, about, that the host needs for a call without a graph
 
 
@@ -32,7 +33,7 @@ class Backlog:
         self.moves = self.alone = False
         self.left = BATCH  # calls until the device is asked again
         self.graphs: set[int] = set()  # that were launched since
-        self._pending: deque[tuple[events.Event, int]] = deque()  # with the calls before each
+        self._pending: deque[tuple[events.Event, int]] = deque(maxlen=MOST)  # with the calls before each
         self._ended: events.Event | None = None  # the last one
         self._idle: list[events.Event] = []
         # Microseconds of the device for a call, in the last two batches: if it was idle, one of them is long.

@@ -21,6 +21,7 @@ from tests.unit.cuda_driver import CUresult
 from .cudnn import FakeCudnn
 from .host import Host
 
+SIDE = 0x5500
 SLOW, FAST = 0.1, 0.001  # milliseconds of a call on the device
 
 
@@ -182,12 +183,12 @@ def test_interrupted_look_leaves_no_event_in_two_places(calls: Calls) -> None:
 
 
 def test_device_is_asked_on_the_stream_of_the_call(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    (x, y), asked, side = calls.arrays[0], list[int](), 0x5500
+    (x, y), asked = calls.arrays[0], list[int]()
     wait, ask = ct.DeviceArray.wait_for_writer, backlog.Backlog.ask
 
     def waiting(self: ct.DeviceArray, stream: Any) -> None:
         wait(self, stream)
-        context.current(Stream(side, 0)).replays.backlog.left = 0  # as a call in a finalizer
+        context.current(Stream(SIDE, 0)).replays.backlog.left = 0  # as a call in a finalizer
 
     def asking(self: backlog.Backlog, stream: Stream) -> None:
         asked.append(stream.handle)
@@ -199,3 +200,16 @@ def test_device_is_asked_on_the_stream_of_the_call(calls: Calls, monkeypatch: py
     monkeypatch.setattr(backlog.Backlog, "ask", asking)
     np.testing.assert_array_equal(ct.activation(x, out=y).numpy(), np.full(x.shape, 3))
     assert asked == [1]
+
+
+def test_stream_that_waits_for_long_does_not_keep_others_from_graphs(
+    calls: Calls, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls(SLOW)
+    monkeypatch.setattr(backlog.events, "is_done", lambda event: host.events[event.handle].stream != SIDE)
+    made = context.current(default_stream(0)).replays.backlog
+    with ct.use(stream=SIDE):
+        made.left = 0
+        ct.activation(calls.arrays[0][0])
+    assert calls(FAST) == {"alone"}
+    assert calls(FAST, rounds=backlog.FEW * backlog.MOST) == {"own"}
