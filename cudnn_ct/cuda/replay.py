@@ -176,8 +176,9 @@ def has_room(device: int, nodes: int) -> bool:
     was refused are refused, too: as many as a fraction of the replays.
     """
     shared = _replays.setdefault(device, {})
-    if _refused[device] > 0:
-        _refused[device] -= 1
+    refused = min(_refused[device], len(shared) // 16)  # others may have been dropped since
+    if refused > 0:
+        _refused[device] = refused - 1
         return False
     room = most_nodes(device) - nodes - count_nodes(device)
     for _ in range(len(shared) // 16 + 1):

@@ -529,6 +529,17 @@ def test_calls_rarely_look_for_room_when_there_is_none(monkeypatch: pytest.Monke
     assert counted < 500, counted
 
 
+def test_room_of_graphs_that_were_dropped_is_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replays, "most_nodes", lambda _: 64)
+    calls = [Relu(seed % 8) for seed in range(100)]
+    for _ in range(4):
+        for relu in calls:
+            relu()
+    assert not replays.has_room(0, 1)
+    ct.empty_cache()
+    assert replays.has_room(0, 1)
+
+
 def test_call_that_has_run_does_not_fail_where_the_room_for_its_graph_is_not_known(host: Host) -> None:
     relu = Relu()
     host.failing["cuMemGetInfo"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
