@@ -14,6 +14,7 @@ BATCH, FEW = 64, 16  # calls between two looks at the device; while no graphs ar
 MANY = 16  # graphs in a batch, from which launches take notably longer
 MOST = 64  # looks that are kept: a stream that waits for long does not hold up what others show
 ALONE = 25.0  # microseconds, about, that the host needs for a call without a graph
+MOVED = 12.0  # for one by a graph that is given other pointers, and some more
 
 
 class Backlog:
@@ -42,6 +43,7 @@ class Backlog:
     def ask(self, stream: streams.Stream) -> None:
         """Look at the device after a batch of calls, before the next one on a stream of this device."""
         many, calls = self.moves or len(self.graphs) > MANY, FEW if self.alone else BATCH
+        least = MOVED if self.moves else ALONE  # the time for graphs of their own has the waits for them
         self.moves = self.alone = False
         self.left = BATCH
         self.graphs.clear()
@@ -50,7 +52,7 @@ class Backlog:
                 return
             while self._pending and events.is_done(self._pending[0][0]):
                 self._end(*self._pending.popleft())
-            self.moves = many and min(self._times) > ALONE
+            self.moves = many and min(self._times) > least
             self.alone = self.moves and bool(self._pending)
             self.left = FEW if self.alone else BATCH
             event = self._idle.pop() if self._idle else events.Event(events.TIMED)

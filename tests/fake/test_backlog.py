@@ -213,3 +213,13 @@ def test_stream_that_waits_for_long_does_not_keep_others_from_graphs(
         ct.activation(calls.arrays[0][0])
     assert calls(FAST) == {"alone"}
     assert calls(FAST, rounds=backlog.FEW * backlog.MOST) == {"own"}
+
+
+def test_calls_that_are_slow_only_as_the_device_waits_for_graphs_keep_one_graph(calls: Calls) -> None:
+    ways = []
+    for _ in range(40):
+        for seed, arrays in enumerate(calls.arrays):
+            ways.append(calls.run(*arrays, seed, 0.03))  # of two: the fill is one, too
+            calls.host.clock += 0.06 if ways[-1] == "own" else 0
+    assert set(ways[len(ways) // 2 :]) == {"moved"}
+    assert calls(FAST) == {"own"}
