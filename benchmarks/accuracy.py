@@ -39,7 +39,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct import facts
-from cudnn_doctor.read.bad_combinations import table
+from cudnn_doctor.read.versions import table
 
 Record = dict[str, Any]
 Array = np.ndarray[Any, Any]

@@ -1,7 +1,7 @@
 """Facts about versions of cuDNN, engines and GPUs: the rows of facts.json, and those that a user adds.
 
 `legal` applies them to problems. docs/facts.md describes the fields. The doctor reads the same file
-through `cudnn_doctor.read.bad_combinations`.
+through `cudnn_doctor.read.versions`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cudnn_doctor.read.bad_combinations import table, version_numbers, within
 from cudnn_doctor.read.files import MAX_TEXT, contents, how_to_close, resource
+from cudnn_doctor.read.versions import table, version_numbers, within
 
 from ._config import config
 from .errors import format_version

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from . import libraryset, packages, pip, records
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
-from .needs import meets
 from .read import files as _files
+from .read.versions import meets
 
 OURS = ("cudnn", "libcudnn")  # packages of cuDNN itself
 

@@ -13,14 +13,12 @@ from typing import Any
 
 from . import fatbin, pip, records
 from .finding import AGAIN, Finding, Fix, finding
-from .needs import Need, consistent, meets, tightest
 from .read import elf as _elf
 from .read import files as _files
 from .read import libraries as _libraries
-from .read.bad_combinations import version_numbers
 from .read.installation import Installation
 from .read.libraries import CUDA, FULL, JIT, SUBLIBRARIES, file_name, read_folder
-from .read.versions import Version, dotted
+from .read.versions import Need, Version, consistent, dotted, meets, tightest, version_numbers
 
 MAX_CODE = 64 << 10  # bytes of one function
 

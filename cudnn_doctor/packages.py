@@ -13,9 +13,8 @@ from typing import Any
 from . import pip, records
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import TOOLKIT, LibrarySet, divided, write
-from .needs import Need, consistent, meets
 from .read import files as _files
-from .read.bad_combinations import defects, rows, within
+from .read.versions import Need, consistent, defects, meets, rows, within
 from .records import OURS, Distribution, site_of
 from .sha256 import sha256, sha256_of
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .read import files as _files
-from .read.bad_combinations import version_numbers
+from .read.versions import version_numbers
 
 # The wheels of cuDNN; pip replaces the first letters of metadata that it is about to delete.
 OURS = re.compile(r"(?:nvidia|~.*)(_cudnn_cu\d+)-")

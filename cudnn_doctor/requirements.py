@@ -11,8 +11,7 @@ from typing import Any
 from .checks import coverage
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, read_library, write
-from .needs import Need, consistent, meets
-from .read.versions import dotted
+from .read.versions import Need, consistent, dotted, meets
 
 NEEDED = ("ops", "cnn", "adv")  # libraries with device code that every operation or its fallback uses
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from cudnn_ct._bindings.enums import SINCE  # noqa: E402
 from cudnn_ct._bindings.functions import FUNCTIONS  # noqa: E402
-from cudnn_doctor.read.bad_combinations import table, version_numbers  # noqa: E402
+from cudnn_doctor.read.versions import table, version_numbers  # noqa: E402
 
 # The parts of the page, each with the kinds of its rows.
 PARTS = {

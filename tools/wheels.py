@@ -19,7 +19,7 @@ from cudnn_ct.cli.table import say
 from cudnn_ct.errors import CudnnError
 from cudnn_doctor import libraryset
 from cudnn_doctor.read import files as _files
-from cudnn_doctor.read.bad_combinations import version_numbers
+from cudnn_doctor.read.versions import version_numbers
 
 SHIM = "libcudnn.so.9"
 PLACES = ("", "lib", "lib64", "nvidia/cudnn/lib")  # below a path that names a cuDNN

@@ -15,7 +15,7 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cudnn_doctor.read.bad_combinations import defects
+from cudnn_doctor.read.versions import defects
 
 from .._caller import Caller, split
 from .._config import config

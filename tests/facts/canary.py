@@ -43,7 +43,7 @@ from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.conv import ConvProblem
 from cudnn_ct.shapes.graph.problem import GraphProblem
 from cudnn_ct.shapes.specs import TensorSpec
-from cudnn_doctor.read.bad_combinations import table, within
+from cudnn_doctor.read.versions import table, within
 from tests.oracle.algorithms import judge_each
 from tests.oracle.child import on_fakes, on_gpu
 from tests.oracle.devices import Device

@@ -8,7 +8,7 @@ import pytest
 
 from cudnn_ct.facts import KINDS, Target, facts, why_not_a_fact
 from cudnn_ct.legal.conditions import FAMILIES, applying, conditions_of, why_unknown
-from cudnn_doctor.read.bad_combinations import table, version_numbers
+from cudnn_doctor.read.versions import table, version_numbers
 
 from .pool import pool
 

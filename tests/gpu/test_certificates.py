@@ -14,7 +14,7 @@ from cudnn_ct import testing
 from cudnn_ct.certify import certificates
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.graph import native
-from cudnn_doctor.read.bad_combinations import table
+from cudnn_doctor.read.versions import table
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
 import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct.ops import _replay
-from cudnn_doctor.read.bad_combinations import table
+from cudnn_doctor.read.versions import table
 from tests.counted import count_replays
 from tests.spread import use_gpu
 

@@ -30,7 +30,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnError, NotSupportedError
-from cudnn_doctor.read.bad_combinations import table
+from cudnn_doctor.read.versions import table
 
 from .graph_bounds import bounds, wrong_elements
 from .graph_draws import FAMILIES, draw_graph

@@ -10,7 +10,7 @@ import cudnn_ct as ct
 from cudnn_ct import facts
 from cudnn_ct.certify import determinism
 from cudnn_ct.graph.offline import target_of
-from cudnn_doctor.read.bad_combinations import table
+from cudnn_doctor.read.versions import table
 
 from . import refind
 from .determinism_draws import GRAPHS, LARGE

@@ -33,11 +33,11 @@ from cudnn_doctor import (
 )
 from cudnn_doctor.finding import Finding, Severity, codes, finding
 from cudnn_doctor.libraryset import LibrarySet
-from cudnn_doctor.needs import Need
 from cudnn_doctor.read import elf as _elf
 from cudnn_doctor.read import files as _files
 from cudnn_doctor.read.installation import inspect
 from cudnn_doctor.read.libraries import CUDA, SUBLIBRARIES, Library
+from cudnn_doctor.read.versions import Need
 from cudnn_doctor.requirements import Requirements
 from cudnn_doctor.sandbox import Report
 from tests.doctor_sites import read

@@ -18,10 +18,10 @@ import cudnn_doctor as doctor
 from cudnn_doctor import fatbin, formats, libraryset, options, records, report, stub_libcuda
 from cudnn_doctor.checks import coverage
 from cudnn_doctor.finding import Severity
-from cudnn_doctor.needs import meets
 from cudnn_doctor.read import elf as _elf
 from cudnn_doctor.read import files as _files
 from cudnn_doctor.read.libraries import SUBLIBRARIES, file_name
+from cudnn_doctor.read.versions import meets
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_doctor as doctor
-from cudnn_doctor import needs
+from cudnn_doctor.read import versions
 from tests.elf_files import make_cudnn, make_jit
 from tests.unit.test_doctor_leftovers import site as site
 from tests.unit.test_doctor_metadata import write_metadata
@@ -186,7 +186,7 @@ def test_fix_replaces_a_jit_wheel_unless_a_package_requires_the_full_one(site: P
     ],
 )
 def test_tightest_keeps_one_bound_of_a_kind(specifiers: list[str], expected: list[str]) -> None:
-    assert needs.tightest(specifiers) == expected
+    assert versions.tightest(specifiers) == expected
 
 
 # --- a site-packages of another version of Python ---------------------------------------------------------

@@ -16,7 +16,7 @@ from cudnn_ct.legal.rules import engine_rules, warn
 from cudnn_ct.legal.subjects import Norm, subjects_of
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
-from cudnn_doctor.read.bad_combinations import defects, rows, table, version_numbers, within
+from cudnn_doctor.read.versions import defects, rows, table, version_numbers, within
 
 FIELDS = [
     *(
