@@ -15,13 +15,12 @@ from . import (
     companions,
     conda,
     libraryset,
+    linker,
     locate,
     packages,
     records,
     requirements,
-    runpaths,
     search,
-    windows,
 )
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, divided, target, write
@@ -116,8 +115,8 @@ def diagnose(
     older: list[str] = []
     for place in chosen:
         findings += place.findings
-        if windows.is_misplaced(place.folder, located.root):
-            findings += windows.misplaced(place.folder, located.root)
+        if linker.is_misplaced(place.folder, located.root):
+            findings += linker.misplaced(place.folder, located.root)
         elif found := libraryset.read(place.folder, located.root):
             own = records.site_of(found.folder)
             linked = (place.site,) if place.site not in ("", own) else ()
@@ -166,7 +165,7 @@ def static(
     """Run all checks that only read files; ``usual`` has the cuDNNs of this machine, if it was searched."""
     yield from search.check_competition(found, usual=usual)
     for check in (
-        *checks.CHECKS, runpaths.check, search.check_headers, _check_companions,
+        *checks.CHECKS, linker.check_run_paths, search.check_headers, _check_companions,
         packages.check_dependents, conda.check, companions.check_libc, companions.check_memory,
     ):  # fmt: skip
         yield from check(found)
@@ -293,8 +292,8 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
     """Report installed wheels of cuDNN whose libraries were deleted."""
     for folder in (folder for site in located.sites for folder in records.wheel_folders(site)):
         present = any(_files.cudnn_files(folder)) or _files.closed(folder)
-        if windows.is_misplaced(folder, located.root):
-            yield from windows.misplaced(folder, located.root)
+        if linker.is_misplaced(folder, located.root):
+            yield from linker.misplaced(folder, located.root)
         found = None if present else libraryset.read(folder, located.root, deleted=True)
         if found and found.owners:
             found = packages.with_needs(found, (*packages.needs(found), *asked.needs))

@@ -15,8 +15,7 @@ from .finding import Finding, Fix, Severity, finding
 from .libraryset import TOOLKIT, LibrarySet, divided, write
 from .read import files as _files
 from .read.versions import Need, consistent, defects, meets, rows, within
-from .records import OURS, Distribution, site_of
-from .sha256 import sha256, sha256_of
+from .records import OURS, Distribution, sha256, sha256_of, site_of
 
 # --- read the requirements in the METADATA of installed packages, also those of extras of other packages ---
 

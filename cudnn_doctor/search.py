@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import libraryset, locate, pip, windows
+from . import libraryset, linker, locate, pip
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 from .read import elf as _elf
@@ -82,7 +82,7 @@ def check_competition(
 ) -> Iterator[Finding]:
     """Report libraries that a process would load instead of these, and the ``usual`` other installations."""
     if found.windows:
-        yield from windows.check_competition(found)
+        yield from linker.check_competition(found)
         return
     for folder in _hwcaps(found.folder):
         if _replace(found, _parts_in(folder)):

@@ -25,7 +25,7 @@ from cudnn_ct.cli.errors import FAILED, NOTHING, fail, plain_warnings, plainly, 
 from cudnn_ct.cli.offline import NoAnswerError, answer_of, gpu_option, read_gpu, start
 from cudnn_ct.cli.options import Convolution, convolution_options
 from cudnn_ct.cli.table import Column, progress, say, say_json, show
-from cudnn_doctor import libraryset, stub_libcuda
+from cudnn_doctor import libraryset, sandbox
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.
 OLDEST_PLANNER = (9, 8)  # older versions cannot plan for a described device
@@ -227,7 +227,7 @@ def _ask(cudnn: Cudnn, request: dict[str, Any], seconds: float) -> dict[str, Any
     stub: list[int] = []
     if request["device"]:
         found = libraryset.read(os.path.dirname(cudnn.library))
-        stub = [stub_libcuda.in_memory(found.driver_functions if found else (), planning=True)]
+        stub = [sandbox.in_memory(found.driver_functions if found else (), planning=True)]
         loaded = filter(None, [f"/proc/self/fd/{stub[0]}", os.environ.get("LD_PRELOAD")])
         environ["LD_PRELOAD"] = ":".join(loaded)
     try:

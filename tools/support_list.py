@@ -246,11 +246,11 @@ def _load_stub() -> None:
     from cudnn_ct import _lib
     from cudnn_ct._dlopen import open_library
     from cudnn_ct._installation import find_cudnn
-    from cudnn_doctor import libraryset, stub_libcuda
+    from cudnn_doctor import libraryset, sandbox
 
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None
-    ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions, planning=True)}")
+    ctypes.CDLL(f"/proc/self/fd/{sandbox.in_memory(libraries.driver_functions, planning=True)}")
     compiler = _lib.load().find_nvrtc()
     if compiler:
         open_library(Path(compiler))

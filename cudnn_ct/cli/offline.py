@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 
-from cudnn_doctor import libraryset, stub_libcuda
+from cudnn_doctor import libraryset, sandbox
 from cudnn_doctor.probe import end_with
 from cudnn_doctor.read.files import contents
 from cudnn_doctor.read.gpus import capabilities, one_described, read_description
@@ -178,7 +178,7 @@ def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) ->
         raise NotSupportedError(f"planning for a described GPU needs cuDNN >= 9.8, have {have}")
     # The descriptor of a file in memory with all functions that the libraries need.
     found = libraryset.read(os.path.dirname(library.path))
-    stub = stub_libcuda.in_memory(found.driver_functions if found else (), planning=True)
+    stub = sandbox.in_memory(found.driver_functions if found else (), planning=True)
     environ = {
         **os.environ,
         "CUDNN_CT_LIBRARY": library.path,

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_doctor as doctor
-from cudnn_doctor import libraryset, load_check, stub_libcuda
+from cudnn_doctor import libraryset, load_check
 from cudnn_doctor import sandbox as child
 from cudnn_doctor.read import elf as _elf
 from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
@@ -255,9 +255,9 @@ def is_running(pid: str) -> bool:
 def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The environment for a driver whose functions never return."""
     circle = {62: bytes.fromhex("ebfe909090909090"), 183: bytes.fromhex("0000001400000014")}
-    monkeypatch.setattr(stub_libcuda, "CODE", circle)
+    monkeypatch.setattr(child, "CODE", circle)
     functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
-    (tmp_path / "libcuda.so.1").write_bytes(stub_libcuda.make(functions, _elf.machine_here()))
+    (tmp_path / "libcuda.so.1").write_bytes(child.make(functions, _elf.machine_here()))
     return {"LD_LIBRARY_PATH": str(tmp_path)}
 
 
@@ -335,15 +335,15 @@ def test_doctor_distinguishes_a_stub_from_a_broken_libcuda(
     folder.mkdir()
     functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
     # A driver for CUDA 11.4 without a GPU: return 100 if the argument is 0, else *argument = 11040; return 0.
-    old = {62: bytes.fromhex("85ff7506b864000000c3c707202b000031c0c39090909090"), 183: stub_libcuda.CODE[183]}
+    old = {62: bytes.fromhex("85ff7506b864000000c3c707202b000031c0c39090909090"), 183: child.CODE[183]}
     with monkeypatch.context() as patch:
-        patch.setattr(stub_libcuda, "CODE", old)
-        old_driver = stub_libcuda.make(functions, _elf.machine_here())
+        patch.setattr(child, "CODE", old)
+        old_driver = child.make(functions, _elf.machine_here())
     for data, code in (
         (old_driver, "driver-too-old" if _elf.machine_here() == 62 else "driver-stub"),
-        (stub_libcuda.make(functions, _elf.machine_here()), "driver-stub"),
-        (stub_libcuda.make([], _elf.machine_here())[:100], "driver-broken"),
-        (stub_libcuda.make([], _elf.machine_here()), "driver-broken"),  # lacks cuInit: the probe fails
+        (child.make(functions, _elf.machine_here()), "driver-stub"),
+        (child.make([], _elf.machine_here())[:100], "driver-broken"),
+        (child.make([], _elf.machine_here()), "driver-broken"),  # lacks cuInit: the probe fails
     ):
         site.write(folder / "libcuda.so.1", data)
         answer = examine(site.target, environ={"LD_LIBRARY_PATH": str(folder)})
@@ -516,9 +516,9 @@ def test_verdict_lines_names_the_defect_and_the_fix(site: Site, tmp_path: Path) 
 
 CALLS = """
 import ctypes
-from cudnn_doctor import stub_libcuda
+from cudnn_doctor import sandbox
 
-stub = stub_libcuda.in_memory(["cuInit"], planning=True)
+stub = sandbox.in_memory(["cuInit"], planning=True)
 library = ctypes.CDLL(f"/proc/self/fd/{stub}")
 handle = ctypes.c_void_p()
 assert library.cuInit(0) == 34

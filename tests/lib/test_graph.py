@@ -45,7 +45,7 @@ from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
-from cudnn_doctor import libraryset, stub_libcuda
+from cudnn_doctor import libraryset, sandbox
 from tests.nightly import share
 
 ROOT = Path(__file__).parents[2]
@@ -487,7 +487,7 @@ def load_stub() -> None:
     """Load the doctor's stub of libcuda.so.1, whose functions only fail, and NVRTC. Only in a child."""
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None
-    ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions, planning=True)}")
+    ctypes.CDLL(f"/proc/self/fd/{sandbox.in_memory(libraries.driver_functions, planning=True)}")
     compiler = load().find_nvrtc()  # cuDNN itself looks for it next to its own folder only
     if compiler:
         open_library(Path(compiler))

@@ -23,9 +23,9 @@ LACKING = {
 
 CALLS = """
 import ctypes
-from cudnn_doctor import stub_libcuda
+from cudnn_doctor import sandbox
 
-library = ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(['cuInit'], planning=True)}")
+library = ctypes.CDLL(f"/proc/self/fd/{sandbox.in_memory(['cuInit'], planning=True)}")
 assert library.cuInit(0) == 34
 """
 

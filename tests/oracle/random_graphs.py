@@ -210,11 +210,11 @@ def _planning() -> Callable[..., dict[str, Any]]:
     from cudnn_ct._installation import find_cudnn
     from cudnn_ct.graph.offline import Planner
     from cudnn_ct.ops.graph.built import source_of
-    from cudnn_doctor import libraryset, stub_libcuda
+    from cudnn_doctor import libraryset, sandbox
 
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None
-    ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions, planning=True)}")
+    ctypes.CDLL(f"/proc/self/fd/{sandbox.in_memory(libraries.driver_functions, planning=True)}")
     planner: Any = Planner(DEVICE)
 
     def planned(graph: Any, outputs: Any) -> dict[str, Any]:

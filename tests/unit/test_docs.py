@@ -20,7 +20,7 @@ import cudnn_ct as ct
 import cudnn_doctor as doctor
 from cudnn_ct import dnn, reference, testing
 from cudnn_ct._config import SETTINGS
-from cudnn_doctor import formats, main
+from cudnn_doctor import main, report
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(ct.__file__).parent
@@ -178,8 +178,8 @@ def test_doctor_page_has_the_codes_every_flag_and_the_schema(capsys: pytest.Capt
         main.main(["--help"])
     flags = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
     assert flags == set(re.findall(r"^\| `(--[a-z-]+)", page, re.M))
-    assert f'`"schema": {formats.SCHEMA}`' in page
-    assert [key for key in formats.as_dict(doctor.Diagnosis("x", (), ())) if f"`{key}`" not in page] == []
+    assert f'`"schema": {report.SCHEMA}`' in page
+    assert [key for key in report.as_dict(doctor.Diagnosis("x", (), ())) if f"`{key}`" not in page] == []
 
 
 def short(name: str) -> str:

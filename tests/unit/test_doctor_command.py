@@ -16,9 +16,9 @@ import pytest
 
 import cudnn_doctor as doctor
 from cudnn_ct import __version__
-from cudnn_doctor import formats, locate, main, process, report, terminal
+from cudnn_doctor import locate, main, process, report, terminal
 from cudnn_doctor.finding import Severity, finding
-from cudnn_doctor.options import USAGE, parse, requirements_of
+from cudnn_doctor.main import USAGE, parse, requirements_of
 from tests.elf_files import DT_GNU_HASH, DT_RUNPATH, DT_STRTAB, DT_SYMTAB, DT_VERNEED, assemble, make_cudnn
 
 MonkeyPatch = pytest.MonkeyPatch
@@ -281,7 +281,7 @@ def test_doctor_reports_a_bug_in_its_report(
     tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Capture, form: str
 ) -> None:
     make_cudnn(tmp_path, "9.27.0")
-    monkeypatch.setattr(formats, "_set", lambda *_: 1 / 0)
+    monkeypatch.setattr(report, "_set", lambda *_: 1 / 0)
     monkeypatch.setattr(report, "verdict", lambda found: 1 / 0 if found.sets else found.subject)
     assert main.main(["--static", "--format", form, str(tmp_path)]) == 3
     assert "ZeroDivisionError" in capsys.readouterr().out
@@ -364,7 +364,7 @@ def test_report_formats_text_and_annotations(diagnosis: doctor.Diagnosis, tmp_pa
     assert "\033[1;31merror" in report.text(diagnosis, colour=True)
     assert any(line.startswith("error    mixed-versions: libcudnn_ops.so.9 is 9.10.2") for line in rest)
     odd = finding("no-driver", "100 % of it: a, b", advice="x")
-    annotation, verdict = formats.github(doctor.Diagnosis("x", (), (odd,)), Severity.ERROR).splitlines()
+    annotation, verdict = report.github(doctor.Diagnosis("x", (), (odd,)), Severity.ERROR).splitlines()
     assert annotation.startswith("::notice title=cudnn-ct doctor%3A no-driver::100 %25 of it: a, b%0A")
     assert verdict == "x: no cuDNN was examined"
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import cudnn_doctor as doctor
-from cudnn_doctor import formats, main, options, report
+from cudnn_doctor import main, report
 from cudnn_doctor.finding import Finding, Severity, codes, finding
 from tests.elf_files import make_cudnn
 
@@ -72,7 +72,7 @@ def check(schema: dict[str, Any], value: Any, place: str = "") -> None:
 def test_json_has_the_schema(diagnosis: doctor.Diagnosis) -> None:
     schema = json.loads(SCHEMA.read_text())
     for one in (diagnosis, doctor.diagnose("/nowhere"), diagnosis.without(["missing-library"])):
-        written = json.loads(formats.json_text(one, Severity.ERROR))
+        written = json.loads(report.json_text(one, Severity.ERROR))
         check(schema, written)
         assert written.keys() == schema["properties"].keys()
     with pytest.raises(AssertionError, match="/findings/0/fix"):
@@ -86,18 +86,18 @@ ALL = tuple(
 )
 
 
-@pytest.mark.parametrize("form", ["text", "explain", *formats.FORMATS])
+@pytest.mark.parametrize("form", ["text", "explain", *report.FORMATS])
 def test_no_output_has_a_placeholder(form: str) -> None:
     found = doctor.Diagnosis("/x", (), ALL)
     if form == "explain":
         written = "\n".join(map(report.explanation, codes()))
     else:
-        written = report.text(found, verbose=True) if form == "text" else formats.FORMATS[form](found, NOTE)
+        written = report.text(found, verbose=True) if form == "text" else report.FORMATS[form](found, NOTE)
     assert re.findall(r"\{\w+\}", written) == []
 
 
 def test_sarif_passes_the_rules_of_the_multitool(diagnosis: doctor.Diagnosis) -> None:
-    (run,) = json.loads(formats.sarif(doctor.Diagnosis("/x", (), ALL), NOTE))["runs"]
+    (run,) = json.loads(report.sarif(doctor.Diagnosis("/x", (), ALL), NOTE))["runs"]
     driver = run["tool"]["driver"]
     assert driver.keys() >= {"name", "version", "informationUri", "rules"}
     addresses = [driver["informationUri"], *(rule["helpUri"] for rule in driver["rules"])]
@@ -109,7 +109,7 @@ def test_sarif_passes_the_rules_of_the_multitool(diagnosis: doctor.Diagnosis) ->
         for key in ("shortDescription", "fullDescription", "help"):
             assert re.fullmatch(r"[^{}]+\.", rule[key]["text"], re.S), (code, key)
         assert rule["defaultConfiguration"]["level"] in ("error", "warning", "note")
-    results = run["results"] + json.loads(formats.sarif(diagnosis, NOTE))["runs"][0]["results"]
+    results = run["results"] + json.loads(report.sarif(diagnosis, NOTE))["runs"][0]["results"]
     for result in results:
         place = result["locations"][0]["physicalLocation"]
         assert re.fullmatch(r"[\w.%~/-]+", place["artifactLocation"]["uri"])  # relative and quoted
@@ -119,7 +119,7 @@ def test_sarif_passes_the_rules_of_the_multitool(diagnosis: doctor.Diagnosis) ->
 
 
 def test_sarif_has_a_rule_for_each_result(diagnosis: doctor.Diagnosis) -> None:
-    written = json.loads(formats.sarif(diagnosis, Severity.ERROR))
+    written = json.loads(report.sarif(diagnosis, Severity.ERROR))
     assert (written["version"], len(written["runs"])) == ("2.1.0", 1)
     (run,) = written["runs"]
     rules = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
@@ -137,7 +137,7 @@ def test_sarif_has_a_rule_for_each_result(diagnosis: doctor.Diagnosis) -> None:
 def test_junit_fails_for_findings_of_the_severity(diagnosis: doctor.Diagnosis, fail_on: Severity) -> None:
     failures = sum(each.severity <= fail_on for each in diagnosis.findings)
     assert failures >= 3
-    suite = ElementTree.fromstring(formats.junit(diagnosis, fail_on))
+    suite = ElementTree.fromstring(report.junit(diagnosis, fail_on))
     # What the schemas of Ant and Jenkins require and allow.
     required = {"name", "tests", "failures", "errors", "time", "timestamp", "hostname"}
     assert set(suite.keys()) == required
@@ -155,7 +155,7 @@ def test_junit_fails_for_findings_of_the_severity(diagnosis: doctor.Diagnosis, f
 
 
 def test_gitlab_lists_findings_with_unique_fingerprints(diagnosis: doctor.Diagnosis) -> None:
-    rows = json.loads(formats.gitlab(diagnosis, Severity.ERROR))
+    rows = json.loads(report.gitlab(diagnosis, Severity.ERROR))
     assert [row["check_name"] for row in rows] == [each.code for each in diagnosis.findings]
     assert len({row["fingerprint"] for row in rows}) == len(rows)
     assert {row["severity"] for row in rows} == {"critical", "minor", "info"}  # of its five
@@ -165,11 +165,11 @@ def test_gitlab_lists_findings_with_unique_fingerprints(diagnosis: doctor.Diagno
         assert row["location"]["lines"]["begin"] == 1
 
 
-@pytest.mark.parametrize("form", formats.FORMATS)
+@pytest.mark.parametrize("form", report.FORMATS)
 def test_formats_escape_control_characters(diagnosis: doctor.Diagnosis, form: str) -> None:
-    assert "\x1b" not in formats.FORMATS[form](diagnosis, Severity.ERROR)
+    assert "\x1b" not in report.FORMATS[form](diagnosis, Severity.ERROR)
     if form in ("json", "sarif", "gitlab"):
-        json.loads(formats.FORMATS[form](doctor.Diagnosis("x", (), ()), Severity.ERROR))
+        json.loads(report.FORMATS[form](doctor.Diagnosis("x", (), ()), Severity.ERROR))
 
 
 def test_text_groups_repeated_findings(diagnosis: doctor.Diagnosis) -> None:
@@ -205,7 +205,7 @@ def test_doctor_names_the_code_that_is_meant(capsys: Capture) -> None:
     for flag in ("--explain", "--ignore"):
         with pytest.raises(SystemExit) as caught:
             main.main([flag, "two-owner"])
-        assert caught.value.code == options.USAGE
+        assert caught.value.code == main.USAGE
         assert "did you mean two-owners?" in capsys.readouterr().err
 
 
@@ -268,7 +268,7 @@ def test_doctor_exits_with_2_when_pyproject_is_wrong(
     (folder.parent / "pyproject.toml").write_text(f"{text}\n")
     with pytest.raises(SystemExit) as caught:
         main.main([str(folder)])
-    assert caught.value.code == options.USAGE
+    assert caught.value.code == main.USAGE
     assert words in capsys.readouterr().err
 
 
@@ -310,8 +310,8 @@ def test_pyproject_is_reported_in_one_line_when_this_python_cannot_read_it(
 )
 def test_deep_is_the_default_in_ci(monkeypatch: MonkeyPatch, ci: str, flags: str, deep: int) -> None:
     monkeypatch.setenv("CI", ci)
-    assert options.parse(flags.split()).deep == deep
-    assert options.parse(["--pid", "1"]).deep is False
+    assert main.parse(flags.split()).deep == deep
+    assert main.parse(["--pid", "1"]).deep is False
 
 
 def test_known_defects_are_counted_and_listed_with_verbose(tmp_path: Path, capsys: Capture) -> None:

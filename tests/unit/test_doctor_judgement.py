@@ -29,7 +29,6 @@ from cudnn_doctor import (
     packages,
     records,
     search,
-    sha256,
 )
 from cudnn_doctor.finding import Finding, Severity, codes, finding
 from cudnn_doctor.libraryset import LibrarySet
@@ -401,9 +400,9 @@ def test_files_are_hashed_where_no_thread_can_start(tmp_path: Path, monkeypatch:
     paths = [str(tmp_path / name) for name in "abc"]
     for path in paths:
         Path(path).write_text(path)
-    expected = sha256.sha256_of(paths)
+    expected = records.sha256_of(paths)
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert sha256.sha256_of(paths) == expected
+    assert records.sha256_of(paths) == expected
     assert sorted(expected) == paths
 
 

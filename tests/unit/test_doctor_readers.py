@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import cudnn_doctor as doctor
-from cudnn_doctor import fatbin, formats, libraryset, options, records, report, stub_libcuda
+from cudnn_doctor import fatbin, libraryset, main, records, report, sandbox
 from cudnn_doctor.checks import coverage
 from cudnn_doctor.finding import Severity
 from cudnn_doctor.read import elf as _elf
@@ -25,7 +25,7 @@ from cudnn_doctor.read.versions import meets
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf
 
-STUB = stub_libcuda.make(["cuInit"], 62)
+STUB = sandbox.make(["cuInit"], 62)
 
 
 def written(folder: Path, data: bytes, name: str = "libcudnn_graph.so.9") -> Path:
@@ -127,9 +127,9 @@ def test_diagnose_examines_any_mixture_of_libraries(
     found = doctor.diagnose(tmp_path / "site", doctor.Requirements(archs=(90,)), run=False)
     assert found.sets
     assert found.exit_code() == 1  # no library has code for a GPU
-    json.loads(formats.json_text(found, Severity.ERROR))
+    json.loads(report.json_text(found, Severity.ERROR))
     assert report.text(found)
-    assert all(form(found, Severity.ERROR) for form in formats.FORMATS.values())
+    assert all(form(found, Severity.ERROR) for form in report.FORMATS.values())
 
 
 # --- device code -------------------------------------------------------------------------------------------
@@ -277,10 +277,10 @@ def test_meets_compares_a_version_with_a_specifier() -> None:
 
 def test_capabilities_reads_compute_capabilities() -> None:
     texts = {"75,90,120": (75, 90, 120), "7.5": (75,), "sm_90a, 12.0, 90": (90, 120), "100f": (100,)}
-    assert {text: options.capabilities(text) for text in texts} == texts
+    assert {text: main.capabilities(text) for text in texts} == texts
     for text in ("", "9", "1234", "hopper", "90,", "-90", "٩٠"):
         with pytest.raises(argparse.ArgumentTypeError, match="unknown GPU: got"):
-            options.capabilities(text)
+            main.capabilities(text)
 
 
 def test_diagnose_reports_damage_when_the_dynamic_section_is_lost(tmp_path: Path) -> None:

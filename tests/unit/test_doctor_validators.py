@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cudnn_doctor as doctor
-from cudnn_doctor import formats
+from cudnn_doctor import report
 from cudnn_doctor.finding import Severity
 from tests.elf_files import make_cudnn
 from tests.unit.test_doctor_formats import ALL
@@ -29,7 +29,7 @@ def written(tmp_path: Path, name: str, form: str) -> Path:
     """Write a report of the command, or one with a finding for each code."""
     path = tmp_path / f"report.{form}"
     if name == "every code":
-        path.write_text(formats.FORMATS[form](doctor.Diagnosis("/x", (), ALL), Severity.WARNING))
+        path.write_text(report.FORMATS[form](doctor.Diagnosis("/x", (), ALL), Severity.WARNING))
         return path
     folder = tmp_path / "a & b ü/lib"
     make_cudnn(folder, without=["adv"] if name == "broken" else [])

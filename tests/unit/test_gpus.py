@@ -15,7 +15,7 @@ from cudnn_ct.cli import main
 from cudnn_ct.cli.offline import read_gpu
 from cudnn_ct.graph.gpus import description_of, is_derived
 from cudnn_ct.graph.offline import name_of_description
-from cudnn_doctor import options
+from cudnn_doctor import main as doctor
 from cudnn_doctor.read import files as _files
 from cudnn_doctor.read import gpus as _gpus
 from cudnn_doctor.read.gpus import capabilities
@@ -87,7 +87,7 @@ def test_gpu_is_found_by_name_and_by_compute_capability(text: str, name: str) ->
     arch = description_of(name)["deviceVer"] // 10
     assert _gpus.parse(text) == _gpus.Gpu(arch, name)
     assert _gpus.described([text]) == [name]
-    assert options.capabilities(text) == (arch,)
+    assert doctor.capabilities(text) == (arch,)
     assert read_gpu(text) == description_of(name)
 
 
@@ -95,7 +95,7 @@ def test_gpus_are_listed_in_one_text_or_in_several(tmp_path: Path) -> None:
     file = tmp_path / "a,b.json"
     file.write_text(json.dumps(description_of("b200")))
     assert _gpus.described(["h200,T4", "9.0", file]) == ["h200", "t4", str(file)]
-    assert options.parse(["--gpu", "h200,t4", "--gpu=10.0"]).gpu == (90, 75, 100)
+    assert doctor.parse(["--gpu", "h200,t4", "--gpu=10.0"]).gpu == (90, 75, 100)
     with pytest.raises(ValueError, match="one GPU is needed: got 'h200,t4'"):
         read_gpu("h200,t4")
 
@@ -103,10 +103,10 @@ def test_gpus_are_listed_in_one_text_or_in_several(tmp_path: Path) -> None:
 def test_doctor_reads_the_compute_capability_of_a_description(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
     file.write_text(json.dumps(description_of("b200")))
-    assert options.capabilities(str(file)) == (100,)
+    assert doctor.capabilities(str(file)) == (100,)
     file.write_text('{"deviceVer": "10"}')
     with pytest.raises(argparse.ArgumentTypeError, match="is not a description of a device"):
-        options.capabilities(str(file))
+        doctor.capabilities(str(file))
 
 
 def test_unknown_gpu_is_one_error_with_the_choices_in_all_commands(
@@ -121,7 +121,7 @@ def test_unknown_gpu_is_one_error_with_the_choices_in_all_commands(
     with pytest.raises(ValueError, match="^" + re.escape(error) + "$"):
         read_gpu("h20")
     with pytest.raises(SystemExit):
-        options.parse(["--gpu", "h20"])
+        doctor.parse(["--gpu", "h20"])
     assert error in capsys.readouterr().err
     for line in (
         "algorithms --x 1,3,8,8 --w 4,3,3,3 --gpu h20",
@@ -133,7 +133,7 @@ def test_unknown_gpu_is_one_error_with_the_choices_in_all_commands(
         assert error in ran.stderr
     with pytest.raises(ValueError, match=r"compute capability 5\.0 is described: got '50', expected"):
         read_gpu("50")
-    assert options.capabilities("50") == (50,)  # which asks for code alone
+    assert doctor.capabilities("50") == (50,)  # which asks for code alone
 
 
 def test_gpus_of_the_command_line_replace_those_of_the_settings(
@@ -141,5 +141,5 @@ def test_gpus_of_the_command_line_replace_those_of_the_settings(
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.cudnn-doctor]\ngpu = ["h200", "7.5"]\n')
     monkeypatch.chdir(tmp_path)
-    assert options.parse([]).gpu == (90, 75)
-    assert options.parse(["--gpu", "b200"]).gpu == (100,)
+    assert doctor.parse([]).gpu == (90, 75)
+    assert doctor.parse(["--gpu", "b200"]).gpu == (100,)
