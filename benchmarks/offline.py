@@ -72,8 +72,8 @@ def main() -> int:
 
 def child(gpu: str, count: int) -> int:
     """Compile graphs for one GPU, and print the numbers and times."""
+    from cudnn_ct.cli.compile_child import compile_request
     from cudnn_ct.errors import CudnnError, format_version
-    from cudnn_ct.graph.compile import compile_request
     from cudnn_ct.graph.gpus import description_of
     from cudnn_ct.graph.offline import Planner
     from cudnn_ct.graph.plan_file import encode

@@ -1,8 +1,13 @@
-"""Findings and their codes; ``findings.json`` has the severity, cause, fix and commands of each code."""
+"""Findings and their codes, and their text on terminals.
+
+``findings.json`` has the severity, cause, fix and commands of each code.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -145,3 +150,29 @@ def finding(
 
 def _is_texts(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+
+
+# --- text on terminals -------------------------------------------------------------------------------------
+
+
+_UNDECODED = re.compile("[\\udc80-\\udcff]+")  # how Python keeps bytes that it cannot decode
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Escape the control characters of a text, except those in ``keep``."""
+    # Bytes that the locale of this process cannot decode are read as UTF-8, and escaped if they are not
+    # UTF-8.
+    text = _UNDECODED.sub(
+        lambda run: run[0].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"), text
+    )
+    return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in text)
+
+
+def is_terminal(stream: Any) -> bool:
+    """Return whether a stream is a terminal that obeys control characters; None is a closed stream."""
+    return bool(stream and stream.isatty()) and os.environ.get("TERM") != "dumb"
+
+
+def is_styled(stream: Any) -> bool:
+    """Return whether to use colours: on a terminal, unless NO_COLOR is set."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")

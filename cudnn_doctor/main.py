@@ -16,11 +16,10 @@ from typing import Any, NoReturn
 
 from . import __version__, report, search
 from .diagnosis import Diagnosis, diagnose, sort
-from .finding import Severity, codes, finding
+from .finding import Severity, codes, finding, is_styled
 from .read import files as _files
 from .read import gpus as _gpus
 from .requirements import Requirements
-from .terminal import is_styled
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,10 +13,9 @@ from typing import Any
 
 from . import __version__, checks, requirements
 from .diagnosis import Diagnosis
-from .finding import Finding, Severity, codes
+from .finding import Finding, Severity, codes, printable
 from .libraryset import LibrarySet, write
 from .records import of_text
-from .terminal import printable
 
 WIDTH = 100
 FEW = 5  # messages of one code that are shown without --verbose

@@ -18,9 +18,21 @@ import click
 import cudnn_ct as ct
 from cudnn_ct.autotune import benchmark
 from cudnn_ct.cli.algorithms import name_here, operands_of, some
-from cudnn_ct.cli.errors import fail, first_line, need_gpu, plain_warnings, plainly, usage
 from cudnn_ct.cli.options import INTS, SHAPE, Convolution, choice, convolution_options
-from cudnn_ct.cli.table import Column, Tick, progress, say, say_json, show
+from cudnn_ct.cli.output import (
+    Column,
+    Tick,
+    fail,
+    first_line,
+    need_gpu,
+    plain_warnings,
+    plainly,
+    progress,
+    say,
+    say_json,
+    show,
+    usage,
+)
 from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError

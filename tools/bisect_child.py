@@ -21,9 +21,9 @@ from cudnn_ct._dlopen import open_library
 from cudnn_ct.array_shapes import only_shapes
 from cudnn_ct.autotune import benchmark
 from cudnn_ct.availability import available
-from cudnn_ct.cli.errors import first_line, words_of
 from cudnn_ct.cli.offline import read_request, user_file
 from cudnn_ct.cli.options import Convolution
+from cudnn_ct.cli.output import first_line, words_of
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError, LibraryNotFoundError, NotSupportedError
 from cudnn_ct.facts import Target

@@ -21,10 +21,21 @@ from wheels import Cudnn, find_all
 
 from cudnn_ct import _lib
 from cudnn_ct._config import config
-from cudnn_ct.cli.errors import FAILED, NOTHING, fail, plain_warnings, plainly, usage
 from cudnn_ct.cli.offline import NoAnswerError, answer_of, gpu_option, read_gpu, start
 from cudnn_ct.cli.options import Convolution, convolution_options
-from cudnn_ct.cli.table import Column, progress, say, say_json, show
+from cudnn_ct.cli.output import (
+    FAILED,
+    NOTHING,
+    Column,
+    fail,
+    plain_warnings,
+    plainly,
+    progress,
+    say,
+    say_json,
+    show,
+    usage,
+)
 from cudnn_doctor import libraryset, sandbox
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.

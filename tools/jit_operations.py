@@ -192,7 +192,7 @@ def _plan(op: Any, problem: Any, params: tuple[Any, ...], scaled: bool, planner:
 
 def _compile(select: Callable[[Any], Any], planner: Any) -> None:
     """Compile the graphs that are selected for a problem."""
-    from cudnn_ct.graph.compile import compile_first
+    from cudnn_ct.cli.compile_child import compile_first
     from cudnn_ct.graph.offline import ShapesOnly
     from cudnn_ct.graph.recording import RecordedPlans, begin, end
 

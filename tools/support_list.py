@@ -258,8 +258,8 @@ def _load_stub() -> None:
 
 def _offers(request: Any, where: Any) -> dict[str, Any]:
     """Return the engines that the heuristics have for a graph, as `supports` counts them."""
+    from cudnn_ct.cli.compile_child import usable_candidates
     from cudnn_ct.errors import CudnnError
-    from cudnn_ct.graph.compile import usable_candidates
 
     try:
         rows = usable_candidates(request, where)
@@ -270,8 +270,8 @@ def _offers(request: Any, where: Any) -> dict[str, Any]:
 
 def _built(request: Any, where: Any) -> str:
     """Make a plan of the first engine that becomes one; return "yes", or why none did."""
+    from cudnn_ct.cli.compile_child import usable_candidates
     from cudnn_ct.errors import CudnnError
-    from cudnn_ct.graph.compile import usable_candidates
     from cudnn_ct.graph.engines import Engine, execution_plan
     from cudnn_ct.graph.native import operation_graph
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import click
 
 from cudnn_ct import _lib
-from cudnn_ct.cli.table import say
+from cudnn_ct.cli.output import say
 from cudnn_ct.errors import CudnnError
 from cudnn_doctor import libraryset
 from cudnn_doctor.read import files as _files

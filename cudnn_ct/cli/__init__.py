@@ -9,11 +9,10 @@ from typing import Any
 
 import click
 
-from cudnn_doctor.terminal import printable
+from cudnn_doctor.finding import printable
 
 from .. import __version__
-from .errors import fail, first_line, plain_warnings, plainly
-from .table import say, say_json, say_lines
+from .output import fail, first_line, plain_warnings, plainly, say, say_json, say_lines
 
 LABELS = 26  # columns
 

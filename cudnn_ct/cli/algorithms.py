@@ -26,10 +26,20 @@ from ..graph.gpus import DERIVED_NOTE, is_derived
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from ..typing import Layout
-from .errors import need_gpu, usage
 from .offline import gpu_option, naming, plan, read_gpu
 from .options import OUTPUT, Convolution, convolution_options, json_option
-from .table import WIDTH, Column, counted, in_bytes, say, say_json, say_lines, show
+from .output import (
+    WIDTH,
+    Column,
+    counted,
+    in_bytes,
+    need_gpu,
+    say,
+    say_json,
+    say_lines,
+    show,
+    usage,
+)
 
 # --- random array ------------------------------------------------------------------------------------------
 

@@ -23,9 +23,8 @@ from ..graph.bound import UNIT
 from ..graph.exchange import export_plans, import_to
 from ..graph.plan_file import DESCRIPTION, DEVICE, StoredPlan
 from ..graph.plan_store import PlanStore, folder_store
-from .errors import FAILED, NOTHING, fail, usage
 from .options import OUTPUT, json_option
-from .table import in_bytes, say, say_json, show
+from .output import FAILED, NOTHING, fail, in_bytes, say, say_json, show, usage
 
 COLUMNS = (
     ("time", True), ("algorithm", False), ("operation", False), ("line", False), ("cuDNN", False),

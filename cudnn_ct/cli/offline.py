@@ -42,8 +42,8 @@ from ..ops.conv.candidates import with_even_padding
 from ..ops.conv.graph import candidates
 from ..plans.base import Candidate
 from ..shapes.conv import ConvProblem
-from .errors import first_line, note, verdict_of
 from .options import Convolution
+from .output import first_line, note, verdict_of
 
 GPU_HELP = (
     f"A GPU: {', '.join(capabilities())}, a compute capability such as 9.0, or a file that "

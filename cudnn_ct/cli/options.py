@@ -13,7 +13,7 @@ from ..shapes.conv import ROLES, ConvProblem, conv_output_shape, conv_problem
 from ..shapes.conv_dtype import conv_dtypes
 from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from ..typing import Direction, Layout, Precision
-from .errors import usage
+from .output import usage
 
 PRECISIONS = ("as_input_f32", "float32", "tf32", "as_input", "float16", "float64")
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import click
 
 from ..preloading import preload
-from .errors import fail
-from .table import say, say_lines
+from .output import fail, say, say_lines
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the exit codes of shells
 # Python runs each line of such a file that begins with "import" when it starts, before any program.

@@ -15,10 +15,9 @@ from cudnn_doctor.read.gpus import described
 from .._cache_files import replace_file
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from ..graph.recording import rejected
-from .errors import NOTHING, fail, usage
 from .offline import NO_GRAPHS, called, each_graph, gpus_option, naming, read_gpu
 from .options import OUTPUT, json_option
-from .table import counted, say, say_json, show
+from .output import NOTHING, counted, fail, say, say_json, show, usage
 
 NAMES = ("graph", "operation", "line")
 OPERANDS = 2  # that the table shows of each graph

@@ -27,11 +27,10 @@ from ..reference.rnn import rnn, rnn_backward
 from ..shapes.rnn import rnn_parameters
 from ..typing import Layout, Precision
 from .algorithms import name_here
-from .errors import NOTHING, fail, need_library
 from .options import json_option
+from .output import NOTHING, Column, fail, need_library, progress, say, say_json, show
 from .selftest_cases import OPERATIONS, cases
 from .selftest_rows import Case, Inputs
-from .table import Column, progress, say, say_json, show
 
 # A GPU may lack these: bfloat16 and attention need Ampere, that of float8 Hopper, int8 products need compute
 # capability 6.1.

@@ -16,11 +16,24 @@ from ..shapes.checks import FLOATS
 from ..shapes.conv import conv_output_shape
 from ..shapes.rnn import rnn_parameters, rnn_spec
 from ..shapes.specs import LAYOUTS
-from . import selftest_products as products
 from . import selftest_rows as rows
 from .selftest_graphs import graph_cases
-from .selftest_products import PLAIN, W, X, Y
-from .selftest_rows import EXACT, PRODUCTS, ROUNDED, STRICT, SUMS, Case, Draw, Inputs, each_layout, of_shapes
+from .selftest_rows import (
+    EXACT,
+    PLAIN,
+    PRODUCTS,
+    ROUNDED,
+    STRICT,
+    SUMS,
+    Case,
+    Draw,
+    Inputs,
+    W,
+    X,
+    Y,
+    each_layout,
+    of_shapes,
+)
 
 # --- convolution -------------------------------------------------------------------------------------------
 
@@ -246,7 +259,7 @@ def _without_rows(named: set[str]) -> Iterator[Case]:
     """Yield rows for each operation that ``named`` lacks and whose operands have the names above."""
     for name in reference.__all__:
         of_channels = set(rows.required(name)) <= {"x", "y", "dy", *PARAMETERS} and not name.startswith(
-            products.ROW_NORMS
+            rows.ROW_NORMS
         )
         if name not in named and of_channels:
             yield from each_layout(name, "", _by_name(name, {}), SUMS)
@@ -258,8 +271,8 @@ def _without_rows(named: set[str]) -> Iterator[Case]:
 def cases() -> list[Case]:
     """Return all rows."""
     parts = (
-        *(_convolutions, products.fusion_cases, products.causal_cases, graph_cases, _layers),
-        *(products.attention_cases, products.matrix_cases, _recurrent, _tensors),
+        *(_convolutions, rows.fusion_cases, rows.causal_cases, graph_cases, _layers),
+        *(rows.attention_cases, rows.matrix_cases, _recurrent, _tensors),
     )
     found = [case for part in parts for case in part()]
     return [*found, *_without_rows({case.operation for case in found})]

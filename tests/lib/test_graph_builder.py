@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.cli.compile_child import compile_request
 from cudnn_ct.cli.offline import read_gpu
 from cudnn_ct.errors import CudnnError
-from cudnn_ct.graph.compile import compile_request
 from cudnn_ct.graph.offline import Planner, target_of
 from cudnn_ct.graph.operations import tensors_of_graph
 from cudnn_ct.graph.recording import PlanRequest

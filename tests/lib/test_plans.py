@@ -15,9 +15,9 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.cli import compile_child
+from cudnn_ct.cli.compile_child import compile_request
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from cudnn_ct.graph.candidates import engine_candidates, engine_plan, first_engine
-from cudnn_ct.graph.compile import compile_request
 from cudnn_ct.graph.gpus import DERIVED_NOTE, description_of, is_derived
 from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
 from cudnn_ct.graph.offline import Planner, compute_capability

@@ -24,7 +24,7 @@ from cudnn_ct.autotune.store import store
 from cudnn_ct.cli import main, offline
 from cudnn_ct.cli.algorithms import some
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
-from cudnn_ct.cli.table import in_bytes
+from cudnn_ct.cli.output import in_bytes
 from cudnn_ct.errors import AllocationError, CudnnError, CudnnWarning, NotSupportedError
 from cudnn_ct.graph.plan_file import StoredPlan, encode
 from cudnn_ct.graph.plan_store import folder_store

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from cudnn_ct.cli import table
+from cudnn_ct.cli import output
 from cudnn_ct.cli.selftest import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells
 from cudnn_ct.cli.selftest_cases import OPERATIONS, cases
 
@@ -22,9 +22,9 @@ class Terminal(io.StringIO):
 
 def test_table_is_aligned_and_has_all_columns_without_rows(capsys: Capture) -> None:
     columns = (("us", True), ("name", False))
-    table.show(columns, [["1.0", "a"], ["100.0", "bc"]])
+    output.show(columns, [["1.0", "a"], ["100.0", "bc"]])
     assert capsys.readouterr().out == "   us  name\n  1.0  a\n100.0  bc\n"
-    table.show(columns, [])
+    output.show(columns, [])
     assert capsys.readouterr().out == "us  name\n"
 
 
@@ -34,7 +34,7 @@ def test_table_has_styles_on_a_terminal_unless_no_color(monkeypatch: MonkeyPatch
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", no_color)
-    table.show((("verdict", False), ("what", False)), [["failed", "a row"]])
+    output.show((("verdict", False), ("what", False)), [["failed", "a row"]])
     assert ("\x1b[31m" in screen.getvalue()) == (not no_color)
     assert ("\x1b" in screen.getvalue()) == (not no_color)
     assert "failed   a row" in re.sub(r"\x1b\[\d*m", "", screen.getvalue())
@@ -44,7 +44,7 @@ def test_progress_is_shown_only_on_a_terminal(monkeypatch: MonkeyPatch) -> None:
     for screen in (io.StringIO(), Terminal()):
         monkeypatch.setattr("sys.stderr", screen)
         monkeypatch.setenv("TERM", "xterm")
-        with table.progress("selftest", 2) as tick:
+        with output.progress("selftest", 2) as tick:
             tick("conv")
             tick("pool")
         assert ("selftest" in screen.getvalue()) == screen.isatty()
@@ -60,7 +60,7 @@ def test_selftest_report_formats_rows_for_tables_and_json(capsys: Capture) -> No
     assert (told["schema"], told["device"]) == (1, "GPU")
     assert (told["ok"], told["failed"], told["skipped"]) == (1, 1, 1)
     assert [row["error"] for row in told["rows"]] == [1e-7, None, None]
-    table.show(COLUMNS, [cells(row) for row in rows])
+    output.show(COLUMNS, [cells(row) for row in rows])
     heading, first, *_ = capsys.readouterr().out.splitlines()
     assert heading.split() == ["op", "dtype", "layout", "error", "tolerance", "verdict"]
     assert first.split() == ["conv", "float32", "nchw", "1.0e-07", "2.0e-03", "ok"]

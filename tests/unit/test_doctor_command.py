@@ -16,8 +16,8 @@ import pytest
 
 import cudnn_doctor as doctor
 from cudnn_ct import __version__
-from cudnn_doctor import locate, main, process, report, terminal
-from cudnn_doctor.finding import Severity, finding
+from cudnn_doctor import locate, main, process, report
+from cudnn_doctor.finding import Severity, finding, is_styled
 from cudnn_doctor.main import USAGE, parse, requirements_of
 from tests.elf_files import DT_GNU_HASH, DT_RUNPATH, DT_STRTAB, DT_SYMTAB, DT_VERNEED, assemble, make_cudnn
 
@@ -393,7 +393,7 @@ def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: MonkeyPa
     monkeypatch.setenv("TERM", "xterm")
     for value, expected in (("", True), ("1", False)):
         monkeypatch.setenv("NO_COLOR", value)
-        assert terminal.is_styled(terminal_stream) is expected
+        assert is_styled(terminal_stream) is expected
 
 
 @pytest.mark.parametrize(("version", "code"), [("9.27.0", 0), ("9.26.0", 1)], ids=["sound", "broken"])

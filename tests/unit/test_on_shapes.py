@@ -13,7 +13,7 @@ import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct.array_shapes import only_shapes
 from cudnn_ct.cli import compile_child
-from cudnn_ct.cli.errors import words_of
+from cudnn_ct.cli.output import words_of
 from cudnn_ct.errors import LibraryNotFoundError, NotInitializedError
 
 

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 import cudnn_ct as ct
 from cudnn_ct._cache_files import read_file
 from cudnn_ct._config import config
-from cudnn_ct.cli import compile_child, main, offline, table
+from cudnn_ct.cli import compile_child, main, offline, output
 from cudnn_ct.cli.offline import read_description
 from cudnn_doctor.read import files as _files
 
-CLI = Path(table.__file__).parent
+CLI = Path(output.__file__).parent
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "import_algo_cache": ct.import_algo_cache,
@@ -121,8 +121,8 @@ HOSTILE = "\x1b]0;title\x07\x1b[31m\u202e\x9b1m\n"
 
 
 def test_say_prints_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    table.say(HOSTILE)
-    table.say(HOSTILE, label="a label", err=True)
+    output.say(HOSTILE)
+    output.say(HOSTILE, label="a label", err=True)
     for written in capsys.readouterr():
         (line,) = written.splitlines()
         assert line.isprintable()
@@ -140,7 +140,7 @@ def test_usage_errors_have_no_control_characters(line: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.stem)
 def test_commands_print_by_the_functions_that_escape_text(path: Path) -> None:
-    if path.stem in ("table", "errors"):  # they define these functions
+    if path.stem == "output":  # it defines these functions
         return
     calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
     raw = [call for call in calls if ast.unparse(call.func) in ("click.echo", "click.secho", "print")]
