@@ -76,7 +76,7 @@ def child(gpu: str, count: int) -> int:
     from cudnn_ct.errors import CudnnError, format_version
     from cudnn_ct.graph.gpus import description_of
     from cudnn_ct.graph.offline import Planner
-    from cudnn_ct.graph.plan_file import encode
+    from cudnn_ct.graph.plan_store import encode
     from cudnn_ct.graph.recording import read_requests
     from tests.lib.test_graph import load_stub
 

@@ -14,8 +14,7 @@ from cudnn_doctor.read.libraries import COMPANIONS, EXT, JIT, SETS, SUBLIBRARIES
 from cudnn_doctor.read.versions import dotted
 
 from . import _lib, facts
-from ._dlopen import driver_version, find_of_cuda
-from ._installation import find_cudnn
+from ._dlopen import driver_version, find_cudnn, find_of_cuda
 from .errors import CudnnError, CudnnWarning, format_version
 
 SCHEMA = 1  # increased when a key is removed or changes its meaning

@@ -16,8 +16,8 @@ from cudnn_doctor.read.versions import dotted, version_number
 
 from . import _dlopen, errors
 from ._config import config
+from ._dlopen import find_cudnn, require
 from ._handle import in_forked_child
-from ._installation import find_cudnn, require
 from .errors import CudnnError, LibraryLoadError, VersionMismatchError, error_from_status, format_version
 
 NOTHING = SearchResult(None, "", ())

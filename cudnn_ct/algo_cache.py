@@ -26,7 +26,7 @@ from .context import Context
 from .cuda import stream as streams
 from .errors import BadParamError, CudnnError, NotSupportedError, warn_caller, without_frames
 from .graph import recording
-from .graph.ahead import keeping
+from .graph.candidates import keeping
 from .graph.offline import ShapesOnly, target_of
 from .graph.operations import Graph
 from .plans.base import Candidate, Heuristic, NotChosen, Plan, Problem, SelectedPlan, unsupported

@@ -20,11 +20,11 @@ from .cuda import event as events
 from .cuda import memory as memories
 from .cuda import recording as recordings
 from .cuda import stream as streams
+from .cuda.allocator import LentMemory, Workspace
 from .cuda.debug import watch
 from .cuda.lifetime import release_finished
 from .cuda.replay import ReplayPool
 from .cuda.stream import Stream
-from .cuda.workspace import LentMemory, Workspace
 from .errors import AllocationError, CudnnError, NotInitializedError
 from .typing import StreamLike
 

@@ -165,7 +165,7 @@ LEVELS = (
     ("Operations", ("ops/", "captures/")),
     ("Plans, graphs, algorithms", ("plans/", "graph/", "autotune/", "certify/", "legal/")),
     ("Arrays and CUDA", ("cuda/", "array", "descriptors", "context")),
-    ("Loader", ("_installation", "_lib", "_raw", "facts")),
+    ("Loader", ("_dlopen", "_lib", "_raw", "facts")),
     ("Values", ("shapes/", "_bindings/", "dtypes", "errors")),
 )
 BESIDE = (

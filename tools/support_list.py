@@ -109,7 +109,7 @@ def check() -> int:
 
 
 def _kinds() -> Iterator[tuple[str, Any]]:
-    from cudnn_ct.graph.graph_json import graph_to_json
+    from cudnn_ct.graph.attributes import graph_to_json
     from tests.graph_kinds import KINDS, UNSUPPORTED
     from tests.rejected_graphs import REJECTED
 
@@ -123,7 +123,7 @@ def _kinds() -> Iterator[tuple[str, Any]]:
 
 def _random_graphs() -> Iterator[tuple[str, Any]]:
     from cudnn_ct.errors import NotSupportedError
-    from cudnn_ct.graph.graph_json import graph_to_json
+    from cudnn_ct.graph.attributes import graph_to_json
     from cudnn_ct.ops.graph.lower import lowered
     from tests.oracle.graph_draws import draw_graph
 
@@ -244,8 +244,7 @@ def _device(described: str) -> tuple[Any, dict[str, Any]]:
 def _load_stub() -> None:
     """Load the doctor's stub of the driver, and NVRTC, as the commands do in their child processes."""
     from cudnn_ct import _lib
-    from cudnn_ct._dlopen import open_library
-    from cudnn_ct._installation import find_cudnn
+    from cudnn_ct._dlopen import find_cudnn, open_library
     from cudnn_doctor import libraryset, sandbox
 
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))

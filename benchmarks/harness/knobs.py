@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cudnn_ct._bindings.enums import BackendKnobType
 from cudnn_ct.context import Context
-from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.native import operation_graph
 from cudnn_ct.graph.offline import Planner, target
 from cudnn_ct.graph.operations import Graph
+from cudnn_ct.graph.plan import BackendDescriptor
 
 
 def knob_ranges(graph: Graph, number: int, context: Context | Planner) -> dict[int, range]:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .._caller import caller
 from .._config import config
 from ..context import Context
 from ..cuda import device as devices
@@ -18,6 +17,7 @@ from ..errors import (
     InternalError,
     LibraryLoadError,
     NotSupportedError,
+    caller,
     without_frames,
 )
 from ..facts import digest

@@ -14,7 +14,7 @@ from .._config import config
 from ..context import Context
 from ..cuda.memory import memory_info
 from ..errors import AllocationError, CudnnError, NotSupportedError, without_frames
-from ..graph.ahead import compile_ahead
+from ..graph.candidates import compile_ahead
 from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan, Problem
 from . import benchmark

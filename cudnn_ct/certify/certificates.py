@@ -20,8 +20,7 @@ from ..dtypes import GRAPH_DTYPES
 from ..graph import recording
 from ..graph.offline import gpu_name
 from ..graph.operations import Graph, Node, Tensor, tensors_of_graph
-from ..graph.plan_file import DEVICE, StoredPlan
-from ..graph.plan_store import folder_store, plan_store
+from ..graph.plan_store import DEVICE, StoredPlan, folder_store, plan_store
 from ..shapes.specs import ALIGNMENT, TensorSpec
 
 PREFIX = "certificate"

@@ -23,10 +23,10 @@ from ..context import Context
 from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, CudnnError, warn_caller
-from ..graph.backend import attempt
+from ..graph.attributes import graph_to_json
 from ..graph.engines import Engine
-from ..graph.graph_json import graph_to_json
 from ..graph.operations import Graph
+from ..graph.plan import attempt
 from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan
 from ..plans.comparison import TOLERANCE, Bytes, difference

@@ -14,15 +14,12 @@ import click
 from .. import __version__
 from .._algorithm_names import with_knob_names
 from .._cache_files import replace_file
-from .._caller import split
 from .._config import config
 from ..autotune.store import Store, export_algo_cache, import_algo_cache, store
 from ..certify.certificates import wrong_engines
-from ..errors import format_version
-from ..graph.bound import UNIT
+from ..errors import caller_from, format_version
 from ..graph.exchange import export_plans, import_to
-from ..graph.plan_file import DESCRIPTION, DEVICE, StoredPlan
-from ..graph.plan_store import PlanStore, folder_store
+from ..graph.plan_store import DESCRIPTION, DEVICE, UNIT, PlanStore, StoredPlan, folder_store
 from .options import OUTPUT, json_option
 from .output import FAILED, NOTHING, fail, in_bytes, say, say_json, show, usage
 
@@ -157,7 +154,7 @@ def _facts(plan: StoredPlan) -> tuple[int, str, str, str, str, str, str, str]:
     row = plan.facts.get("candidate")
     engine = str(row.get("algorithm", "")) if isinstance(row, dict) else ""
     origin = DEVICE if plan.from_device else DESCRIPTION
-    call = split(str(plan.facts.get("call", "")))
+    call = caller_from(str(plan.facts.get("call", "")))
     unit = str(plan.facts.get(UNIT, ""))  # the only GPU that uses the plan
     return len(plan.text), with_knob_names(engine), *call, cudnn.removeprefix("cuDNN "), gpu, origin, unit
 
@@ -176,7 +173,7 @@ def _cells(key: str, choice: dict[str, Any]) -> list[str]:
     name = with_knob_names(" ".join(str(best.get(part, "")) for part in ("backend", "algorithm")))
     rejected = f" ({best['rejected']})" if best.get("rejected") else ""
     time = _microseconds(best.get("time_ms"))
-    call, version = split(str(choice.get("call", ""))), version.removeprefix("cuDNN ")
+    call, version = caller_from(str(choice.get("call", ""))), version.removeprefix("cuDNN ")
     found = [f"{name} {dtype}[{shape.rstrip(',')}]" for name, shape, dtype in OPERAND.findall(problem)]
     kind = problem.partition("(")[0].removesuffix("Problem").lower() if found else ""
     if version.isdecimal() and len(version) < 9:

@@ -19,18 +19,25 @@ from typing import Any, BinaryIO
 from cudnn_doctor.read.versions import defects
 
 from .._algorithm_names import is_engine
-from .._caller import Caller, split
 from .._config import config
 from ..array_shapes import ShapeArray
 from ..context import Context
-from ..errors import AllocationError, CudnnError, Explanation, NotSupportedError, format_version
+from ..errors import (
+    AllocationError,
+    Caller,
+    CudnnError,
+    Explanation,
+    NotSupportedError,
+    caller_from,
+    format_version,
+)
 from ..graph.candidates import engine_by_name, engine_candidates, first_engine
 from ..graph.engines import Engine, execution_plan, heuristic_modes
 from ..graph.exchange import record_plans
 from ..graph.explain import explain_graph
 from ..graph.native import operation_graph
 from ..graph.offline import Planner, compute_capability
-from ..graph.plan_file import StoredPlan, encode
+from ..graph.plan_store import StoredPlan, encode
 from ..graph.recording import PlanRequest, RecordedPlans, read_requests
 from ..graph.stored import CompiledPlan, to_store
 from ..plans.base import Candidate
@@ -252,7 +259,7 @@ def _argument(value: Any, name: str) -> Any:
 
 def _label(request: PlanRequest) -> dict[str, Any]:
     """Return what names a graph: its nodes, its operands, and the operation and the line that made it."""
-    made_by = split(request.call)
+    made_by = caller_from(request.call)
     nodes = ", ".join(one.row for one in request.graph.nodes)
     operands = [str(tensor.spec) for tensor in request.graph.operands]
     return {

@@ -30,10 +30,17 @@ from cudnn_doctor.read.files import contents
 from cudnn_doctor.read.gpus import capabilities, one_described, read_description
 
 from .. import _lib
-from .._caller import Caller
 from .._config import config
 from .._dlopen import open_library
-from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, format_version, warn_caller
+from ..errors import (
+    BadParamError,
+    Caller,
+    CudnnError,
+    Explanation,
+    NotSupportedError,
+    format_version,
+    warn_caller,
+)
 from ..graph.explain import explain_graph
 from ..graph.gpus import description_of
 from ..graph.offline import Planner

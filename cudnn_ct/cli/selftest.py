@@ -18,7 +18,7 @@ from cudnn_doctor.read.libraries import FULL
 from cudnn_doctor.report import verdict
 
 from .. import _lib
-from .._installation import find_cudnn
+from .._dlopen import find_cudnn
 from .._lib import load
 from ..availability import available
 from ..errors import CudnnError, CudnnWarning, NotSupportedError, format_version

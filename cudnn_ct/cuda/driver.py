@@ -13,11 +13,11 @@ import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from time import monotonic, sleep
 from typing import Any
 
-from .. import _background
-from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
+from ..errors import PACKAGES, CudnnError, ExecutionFailedError, NotInitializedError
 from .launch_log import add_launch_history
 
 _NATIVE_VERSION = 12000  # of the interfaces that `native` returns
@@ -63,7 +63,7 @@ def driver() -> Any:
     with _importing("cuda.bindings"):
         from cuda.bindings import driver
 
-        _background.begin()
+        begin_imports()
         result = driver.cuInit(0)[0]
         _start.used = _start.used or not int(result)
     check(result, "initializing CUDA")
@@ -165,7 +165,7 @@ def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
 def _before_fork() -> None:
     """Wait until no other thread imports, with a limit: the import may wait for this thread."""
     _start.lock.acquire(timeout=_FORK_WAIT)
-    _background.finish(_FORK_WAIT)
+    finish_imports(_FORK_WAIT)
 
 
 def _after_fork_in_parent() -> None:
@@ -191,3 +191,41 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=_after_fork_in_parent,
         after_in_child=_after_fork_in_child,
     )
+
+
+# --- imports in a background thread while CUDA starts ------------------------------------------------------
+
+# The driver takes 0.1 to 0.2 s to initialize and to create its first context, and runs no Python meanwhile.
+# The first operation of a process needs the modules below, whose imports take half of this time.
+
+MODULES = ("_bindings.functions", "_bindings.enums", "ops.conv.conv")  # with their own imports: most modules
+_import_thread: threading.Thread | None = None  # None before it starts, and after it has finished
+
+
+def begin_imports() -> None:
+    """Start to import the modules, if some of them are missing."""
+    global _import_thread
+    missing = [name for name in MODULES if f"{PACKAGES[0]}.{name}" not in sys.modules]
+    if missing and _import_thread is None:
+        thread = threading.Thread(target=_import, args=(missing,), name="cudnn_ct imports", daemon=True)
+        with suppress(RuntimeError):  # no thread can be started: the modules are imported at their first use
+            thread.start()
+            _import_thread = thread
+
+
+def finish_imports(timeout: float | None = None) -> None:
+    """Wait until the imports are complete, for at most ``timeout`` seconds.
+
+    Callers wait before they import these modules themselves, and before a fork.
+    """
+    global _import_thread
+    thread = _import_thread
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(timeout)
+        _import_thread = None
+
+
+def _import(names: list[str]) -> None:
+    with suppress(Exception):  # the first use of the module raises it again
+        for name in names:
+            import_module(f"{PACKAGES[0]}.{name}")

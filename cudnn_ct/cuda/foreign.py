@@ -14,8 +14,8 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-from .._caller import INNER
 from ..dtypes import DTYPES, as_dtype
+from ..errors import INNER
 from ..shapes.specs import UNALIGNED, TensorSpec
 from .array_key import ArrayKey, array_key
 from .stream import LASTING, LEGACY_DEFAULT, Stream, default_stream, intern_stream, known_stream

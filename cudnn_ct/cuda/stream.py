@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from .. import _background
 from .._handle import in_forked_child
 from . import device as devices
 from . import driver as cuda
@@ -198,7 +197,7 @@ def set_device(device: int) -> int | None:
     previous = _current_device()
     if previous != device:
         _make_current(device)
-    _background.finish()
+    cuda.finish_imports()
     if count == 1:
         thread.only = device  # later calls return at once
     if previous is None:

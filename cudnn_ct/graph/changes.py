@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from ..context import Context
 from ..errors import CudnnError
 from ..shapes.specs import LAYOUTS, TensorSpec, packed_strides
-from .backend import attempt
 from .engines import heuristic_configs, heuristic_modes, offer_of
 from .native import operation_graph
 from .offline import Planner, describe_device
 from .operations import Graph, Node, Tensor, mapped_graph, tensors_of_graph
+from .plan import attempt
 
 FLOATS = ("float16", "bfloat16", "float32")
 COMPUTE = ("comp_type", "math_prec")  # attributes of the parameters of operations

@@ -9,9 +9,9 @@ from .._bindings.enums import BackendKnobType
 from ..context import Context
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..facts import facts, ignores
-from .backend import BackendDescriptor
 from .offline import Planner, ShapesOnly, target, target_of
 from .operations import Graph
+from .plan import BackendDescriptor
 
 Knobs = tuple[tuple[int, int], ...]
 

@@ -13,9 +13,7 @@ from ..array_shapes import only_shapes
 from ..cuda import device as devices
 from ..errors import CudnnError, warn_caller
 from . import recording
-from .bound import why_not_imported
-from .plan_file import StoredPlan, decode, encode
-from .plan_store import PlanStore, folder_store, plan_store
+from .plan_store import PlanStore, StoredPlan, decode, encode, folder_store, plan_store, why_not_imported
 from .recording import RecordedPlans
 
 MAX_FILE = 2 << 30  # bytes

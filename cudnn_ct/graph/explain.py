@@ -18,12 +18,12 @@ from .._bindings.types import cudnnCallback_t
 from .._caches import BoundedDict
 from ..context import Context
 from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, Reason
-from .backend import BackendDescriptor, attempt
 from .changes import COMPUTE, name_of, supported_changes
 from .engines import Knobs, engine_config, engine_descriptor, heuristic_configs, heuristic_modes, knob_number
 from .native import operation_graph
 from .offline import Planner, compute_capability
 from .operations import Graph, Tensor
+from .plan import BackendDescriptor, attempt
 
 KINDS = ("graph", "gpu", "unknown", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself

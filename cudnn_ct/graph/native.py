@@ -11,13 +11,11 @@ from ..context import Context
 from ..errors import CudnnError, NotSupportedError
 from ..shapes.specs import ALIGNMENT
 from .attributes import kind
-from .backend import BackendDescriptor
-from .bound import key_here, why_elsewhere
 from .layouts import check_layouts
 from .offline import Planner, gpu_name, target, target_of
 from .operations import OPERATIONS, Graph, Node, Tensor, tensors_of_graph, why_wrong_if_dynamic
-from .plan_file import StoredPlan
-from .plan_store import plan_store
+from .plan import BackendDescriptor
+from .plan_store import StoredPlan, key_here, plan_store, why_elsewhere
 
 
 def operation_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:

@@ -17,7 +17,7 @@ from ..context import KERNEL_CACHES, Context
 from ..cuda import device as devices
 from ..errors import LibraryNotFoundError
 from ..facts import Target
-from .backend import BackendDescriptor
+from .plan import BackendDescriptor
 
 __all__ = [
     "Planner",

@@ -1,4 +1,4 @@
-"""Compiled plans on disk and in the process: a folder with a file for each plan, and imported plans.
+"""Compiled plans on disk and in the process: the format, a folder of files, and imported plans.
 
 The folder ``plans`` is in the folder of the algorithm cache. Calls read and write it only with
 ``config.plan_cache``; imported plans are used without it. A plan contains machine code, so files are read
@@ -9,18 +9,106 @@ plan is compiled again.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from .._cache_files import CacheFolder, cache_folder, modified, read_file, replace_file
 from .._caches import BoundedDict
 from .._config import config
+from ..context import Context
+from ..cuda import device as devices
 from ..errors import warn_caller
-from .plan_file import StoredPlan, decode, encode
+from ..facts import Fact, Target, facts, ignores
+from .offline import Planner, target_of, target_of_device
+
+# --- the format of files -----------------------------------------------------------------------------------
+
+# A file is a sequence of entries: one in a file of the store, many in an export. An entry is:
+#
+#     {"format": "cudnn_ct plan 1", "size": 76311, "sha256": "..."}
+#     {"key": "...", "facts": {...}}
+#     cuDNN's JSON of the plan; empty for the choice of an engine
+#
+# ``size`` and ``sha256`` are those of all that follows the first line.
+
+FORMAT = "cudnn_ct plan 1"
+DEVICE, DESCRIPTION = "device", "description"  # origins of an entry
+MAX_HEADER = 1024  # bytes
+
+
+class StoredPlan(NamedTuple):
+    """A compiled plan, or the choice of an engine for a problem."""
+
+    key: str  # all that it depends on: versions, the GPU, the graph or problem with strides and attributes
+    facts: dict[str, Any]  # the candidate as JSON, and its ``origin``: the device that selected it
+    text: bytes = b""  # cuDNN's JSON of the plan; empty for a choice
+
+    @property
+    def from_device(self) -> bool:
+        """Whether a device of the kind in the key selected the engine; older entries do not say so."""
+        return self.facts.get("origin") == DEVICE
+
+
+def encode(entry: StoredPlan) -> bytes:
+    """Return the bytes of an entry."""
+    about = json.dumps({"key": entry.key, "facts": entry.facts}, allow_nan=False)
+    body = about.encode() + b"\n" + entry.text
+    header = {"format": FORMAT, "size": len(body), "sha256": sha256(body).hexdigest()}
+    return json.dumps(header).encode() + b"\n" + body
+
+
+def decode(content: bytes) -> Iterator[StoredPlan | str]:
+    """Yield entries, or why they must not be used; raise ValueError if a header is missing."""
+    place = 0
+    while place < len(content):
+        line, found, _ = content[place : place + MAX_HEADER].partition(b"\n")
+        size, digest, written_by = _header(line) if found else (None, "", "")
+        if size is None:
+            raise ValueError(f"expected an entry of {FORMAT!r} at byte {place}: got {bytes(line[:40])!r}")
+        place += len(line) + 1
+        body = content[place : place + size]
+        place += size
+        if written_by != FORMAT:
+            yield f"the format is {written_by!r}, expected {FORMAT!r}"
+        elif len(body) != size or sha256(body).hexdigest() != digest:
+            yield "the hash does not match: the file is damaged or was changed"
+        else:
+            yield _entry(body)
+
+
+def _header(line: bytes) -> tuple[int | None, str, str]:
+    """Return the size, the hash and the format of an entry; the size is None if the line is not a header."""
+    try:
+        header = json.loads(line)
+        size, digest, written_by = header["size"], header["sha256"], header["format"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None, "", ""
+    right = type(size) is int and size >= 0 and isinstance(digest, str) and isinstance(written_by, str)
+    return (size if right else None), digest, written_by
+
+
+def _entry(body: bytes) -> StoredPlan | str:
+    line, _, text = body.partition(b"\n")
+    try:
+        found = json.loads(line)
+        key, about = found["key"], found["facts"]
+        json.dumps(about, allow_nan=False)
+        key.encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "the entry is malformed"
+    if not isinstance(about, dict):
+        return "the entry is malformed"
+    return StoredPlan(key, about, text)
+
+
+# --- the store ---------------------------------------------------------------------------------------------
 
 ROOT = 0  # the user who may write any file
 SUFFIX = ".plan_1"  # plans of other formats have other names
@@ -247,3 +335,63 @@ def _wait_for(descriptor: int) -> bool:
                 return True
         waited = True
         time.sleep(0.005)
+
+
+# --- kernels that are bound to a GPU -----------------------------------------------------------------------
+
+UNIT = "unit"  # the UUID of that GPU, among the facts of an entry
+
+
+def marked(entry: StoredPlan, context: Context | Planner) -> StoredPlan | str:
+    """Return an entry for the store; if its kernels are bound to the GPU, with that GPU and the key of it.
+
+    Returns the reason if they are, and were compiled for a GPU that is only described.
+    """
+    if isinstance(context, Context) and _fact(entry.text, target_of(context)):
+        facts_of = {**entry.facts, UNIT: devices.device_uuid(context.device)}
+        entry = entry._replace(key=_own_key(entry.key, context), facts=facts_of)
+    return why_elsewhere(entry.text, entry.facts, context) or entry
+
+
+def key_here(store: PlanStore, key: str, context: Context | Planner) -> str:
+    """Return the key of the entry for this GPU alone if there is one, else that for all GPUs of its kind."""
+    # Machines may share a folder: with one entry, each of their GPUs would drop that of the others.
+    if isinstance(context, Context) and facts("stored", "all", target_of(context)):
+        own = _own_key(key, context)
+        if store.get(own) is not None:
+            return own
+    return key
+
+
+def _own_key(key: str, context: Context) -> str:
+    end = f" | {UNIT} {devices.device_uuid(context.device)}"
+    return key if key.endswith(end) else key + end
+
+
+def why_elsewhere(text: bytes, facts_of: Mapping[str, Any], context: Context | Planner) -> str:
+    """Return why kernels in cuDNN's JSON must not be used on a GPU; empty if they may be."""
+    device = context.device if isinstance(context, Context) else None
+    reason = _reason(text, facts_of, target_of(context), device)
+    return reason and f"its kernels must be compiled on the GPU that runs them: {reason}"
+
+
+def why_not_imported(entry: StoredPlan, devices_of_kind: Iterable[int]) -> str:
+    """Return why no device may use the kernels of an entry; empty if one may, or if there is none."""
+    reasons = [
+        _reason(entry.text, entry.facts, target_of_device(device), device) for device in devices_of_kind
+    ]
+    return f"compiled elsewhere: {reasons[0]}" if reasons and all(reasons) else ""
+
+
+def _reason(text: bytes, facts_of: Mapping[str, Any], target: Target, device: int | None) -> str:
+    fact = _fact(text, target)
+    if fact is None or (device is not None and facts_of.get(UNIT) == devices.device_uuid(device)):
+        return ""
+    return fact.reason
+
+
+def _fact(text: bytes, target: Target) -> Fact | None:
+    for fact in facts("stored", "all", target):
+        if fact.row["kernels"].encode() in text and not ignores(fact.name):
+            return fact
+    return None

@@ -12,13 +12,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .._cache_files import replace_file
-from .._caller import caller
-from ..errors import NotSupportedError
+from ..errors import NotSupportedError, caller
 from ..plans.base import missing_last
-from .graph_json import graph_from_json, graph_text, graph_to_json
+from .attributes import graph_from_json, graph_text, graph_to_json
 from .offline import ShapesOnly
 from .operations import Graph
-from .plan_file import StoredPlan
+from .plan_store import StoredPlan
 from .rules import EngineRules, rules_from_json, rules_to_json
 
 FORMAT = "cudnn_ct graphs 1"

@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 
 from .._bindings.enums import DataType
-from .._caller import caller
 from ..context import Context
 from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES
@@ -20,22 +19,31 @@ from ..errors import (
     ExecutionFailedError,
     NotInitializedError,
     NotSupportedError,
+    caller,
     format_version,
     warn_caller,
 )
 from ..facts import digest
 from ..plans.base import Candidate
 from ..plans.comparison import difference, tolerance_of
-from .backend import BackendDescriptor, attempt
-from .bound import key_here, marked, why_elsewhere
+from .attributes import graph_text
 from .engines import Engine, execution_plan, heuristic_configs, plan_to_json
-from .graph_json import graph_text
 from .native import operation_graph
 from .offline import Planner, ShapesOnly, gpu_name, name_of_description, target
 from .operations import Graph, tensors_of_graph
-from .plan import GraphPlan, VariantPack
-from .plan_file import DESCRIPTION, DEVICE, StoredPlan
-from .plan_store import PlanStore, is_timing, plan_store, uses_plans
+from .plan import BackendDescriptor, GraphPlan, VariantPack, attempt
+from .plan_store import (
+    DESCRIPTION,
+    DEVICE,
+    PlanStore,
+    StoredPlan,
+    is_timing,
+    key_here,
+    marked,
+    plan_store,
+    uses_plans,
+    why_elsewhere,
+)
 from .recording import PlanRequest, active, record
 
 CompiledPlan = tuple[BackendDescriptor, Candidate]

@@ -19,8 +19,8 @@ from .. import context
 from ..array import DeviceArray
 from ..cuda import replay as replays
 from ..cuda import stream as streams
+from ..cuda.allocator import LentMemory
 from ..cuda.array_key import array_key
-from ..cuda.workspace import LentMemory
 from ..dtypes import DTYPES
 from ..errors import AllocationError, NotSupportedError
 from ..shapes.specs import UNALIGNED, TensorSpec

@@ -16,12 +16,12 @@ from ..context import Context
 from ..cuda import movable
 from ..cuda import replay as replays
 from ..cuda import stream as streams
+from ..cuda.allocator import Workspace
 from ..cuda.graph import Graph
 from ..cuda.lifetime import ExportedMemory
 from ..cuda.replay import Replay
 from ..cuda.stream import Stream
 from ..cuda.typed_memory import TypedMemory
-from ..cuda.workspace import Workspace
 from ..errors import AllocationError
 from ..shapes.specs import UNALIGNED
 from ._operands import share_elements

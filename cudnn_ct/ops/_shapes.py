@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from .._caller import caller
 from ..array import DeviceArray
 from ..array_shapes import ShapeArray, records, spec_of
-from ..errors import CudnnError
+from ..errors import CudnnError, caller
 from ..graph.offline import ShapesOnly
 from ..graph.recording import alone, record, unplanned
 from ..shapes.specs import TensorSpec

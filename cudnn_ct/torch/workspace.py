@@ -10,8 +10,8 @@ import torch
 
 from .. import context
 from ..cuda import stream as streams
+from ..cuda.allocator import LentMemory
 from ..cuda.stream import Stream
-from ..cuda.workspace import LentMemory
 from ..errors import AllocationError
 
 __all__ = ["LEARNED", "SMALL", "Needs", "TorchWorkspace"]

@@ -18,7 +18,7 @@ import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import AllocationError, InternalError, NotInitializedError, NotSupportedError
-from cudnn_ct.graph import ahead
+from cudnn_ct.graph import candidates
 from cudnn_ct.graph.candidates import first_plan
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.legal import rules
@@ -126,10 +126,10 @@ def test_other_plans_are_made_when_one_raises() -> None:
         raise ZeroDivisionError
 
     here = context.current(streams.default_stream(0))
-    with ahead.keeping():
-        ahead.compile_ahead([wrong, made.append, wrong, made.append, made.append], here)
+    with candidates.keeping():
+        candidates.compile_ahead([wrong, made.append, wrong, made.append, made.append], here)
     assert len(made) == 3
-    ahead.compile_ahead([made.append, made.append], here)  # outside of a block nothing is kept
+    candidates.compile_ahead([made.append, made.append], here)  # outside of a block nothing is kept
     assert len(made) == 3
 
 
@@ -166,15 +166,15 @@ def test_error_that_is_kept_keeps_no_array_alive(fake: FakeCudnn) -> None:
         def build() -> None:
             raise NotSupportedError(f"cannot compute {x}")
 
-        ahead.once(lambda: "the plan", build)
+        candidates.once(lambda: "the plan", build)
 
     gc.disable()
     try:
-        with ahead.keeping():
-            ahead.compile_ahead([partial(fail, x=x)] * 2, context.current(streams.default_stream(0)))
+        with candidates.keeping():
+            candidates.compile_ahead([partial(fail, x=x)] * 2, context.current(streams.default_stream(0)))
             for _ in range(2):
                 with pytest.raises(NotSupportedError) as error:
-                    ahead.once(lambda: "the plan", list)
+                    candidates.once(lambda: "the plan", list)
                 assert len(error.traceback) == 2
         del x, error
         assert known() is None
@@ -187,7 +187,7 @@ def test_plan_of_the_first_engine_is_compiled_once(fake: FakeCudnn) -> None:
     spec = TensorSpec.packed(X, "float32")
     graph = activation_graph(ActivationSpec("relu"), spec, spec)
     here = context.current(streams.default_stream(0))
-    with ahead.keeping():
+    with candidates.keeping():
         plans = [first_plan(graph, here, (), EngineRules()) for _ in range(2)]
     assert fake.compilations == 1
     assert plans[0].native is plans[1].native
@@ -200,7 +200,7 @@ def test_candidates_are_timed_when_no_further_handle_can_be_created(
         raise NotInitializedError("no memory for a handle")
 
     compiled = watch(fake, monkeypatch, lambda: None)
-    monkeypatch.setattr(ahead, "Context", lack)
+    monkeypatch.setattr(candidates, "Context", lack)
     clip(images(*X), "autotune")
     assert {thread for thread, _ in compiled} == {threading.get_ident()}
 
@@ -222,9 +222,9 @@ def test_no_more_threads_start_than_plans_need(fake: FakeCudnn, monkeypatch: pyt
     started, start = list[threading.Thread](), threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread), start(thread)))
     here = context.current(streams.default_stream(0))
-    with ahead.keeping():
-        ahead.compile_ahead([str] * 4, here)
-        ahead.compile_ahead([str] * 2, here)
+    with candidates.keeping():
+        candidates.compile_ahead([str] * 4, here)
+        candidates.compile_ahead([str] * 2, here)
     assert len(started) == 3 + 1
     assert len(here.helpers) == 3
 
@@ -247,13 +247,13 @@ def test_handle_of_a_thread_that_outlives_an_interrupt_is_not_shared(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with ahead.keeping():
+    with candidates.keeping():
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "join", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                ahead.compile_ahead([wait, wait], here)
+                candidates.compile_ahead([wait, wait], here)
         both = threading.Barrier(2)
-        ahead.compile_ahead([lambda mine: (used.append(mine), both.wait(20))] * 2, here)
+        candidates.compile_ahead([lambda mine: (used.append(mine), both.wait(20))] * 2, here)
     release.set()
     threads[0].join(20)
     assert len(set(map(id, used))) == 3
@@ -286,7 +286,7 @@ def test_call_in_a_thread_that_waits_for_the_benchmark_ends(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A finalizer, which may run in any thread, may make it."""
-    monkeypatch.setattr(ahead, "PATIENCE", 0.1)
+    monkeypatch.setattr(candidates, "PATIENCE", 0.1)
     main, others = threading.get_ident(), list[threading.Thread]()
     both = threading.Barrier(2)
 

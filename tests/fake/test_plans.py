@@ -24,9 +24,8 @@ from cudnn_ct.cuda import device as devices
 from cudnn_ct.errors import CudnnWarning, NotInitializedError
 from cudnn_ct.facts import FactsError
 from cudnn_ct.graph import stored
-from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
-from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
-from cudnn_ct.graph.plan_store import PlanStore, _imported, plan_store
+from cudnn_ct.graph.attributes import graph_from_json, graph_to_json
+from cudnn_ct.graph.plan_store import PlanStore, StoredPlan, _imported, decode, encode, plan_store
 from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.ops import activation
 from cudnn_ct.shapes.specs import ActivationSpec

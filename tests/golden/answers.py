@@ -14,7 +14,7 @@ from unittest import mock
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, testing
 from cudnn_ct.errors import CudnnError
-from cudnn_ct.graph.graph_json import graph_to_json
+from cudnn_ct.graph.attributes import graph_to_json
 from tests.attention_cases import on_device, operands_of, random_case
 from tests.fake.cudnn import FakeCudnn
 from tests.fake.host import ForeignArray, Host

@@ -28,17 +28,14 @@ from cudnn_ct import context as contexts
 from cudnn_ct.context import Context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError
-from cudnn_ct.graph.backend import attempt
-from cudnn_ct.graph.bound import UNIT
+from cudnn_ct.graph.attributes import graph_text
 from cudnn_ct.graph.candidates import engine_candidates
 from cudnn_ct.graph.engines import Engine, execution_plan
-from cudnn_ct.graph.graph_json import graph_text
 from cudnn_ct.graph.native import operation_graph
 from cudnn_ct.graph.offline import Planner, describe_device
 from cudnn_ct.graph.operations import Graph, tensors_of_graph
-from cudnn_ct.graph.plan import GraphPlan
-from cudnn_ct.graph.plan_file import StoredPlan, decode
-from cudnn_ct.graph.plan_store import _imported, plan_store
+from cudnn_ct.graph.plan import GraphPlan, attempt
+from cudnn_ct.graph.plan_store import UNIT, StoredPlan, _imported, decode, plan_store
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.graph.stored import plan_key, read_back, to_store
@@ -68,7 +65,7 @@ ct.reduce(m, op="norm1", axis=0)
 COUNTED = """
 import json, time
 import cudnn_ct as ct
-from cudnn_ct.graph.backend import BackendDescriptor
+from cudnn_ct.graph.plan import BackendDescriptor
 
 x, m = ct.zeros((64, 256, 32, 32), "float16"), ct.zeros((4096, 4096), "float16")
 ct.pool(ct.zeros((1, 1, 2, 2)), window=2)

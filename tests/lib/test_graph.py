@@ -23,18 +23,17 @@ import pytest
 
 from cudnn_ct._algorithm_names import is_engine
 from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
-from cudnn_ct._dlopen import open_library
-from cudnn_ct._installation import find_cudnn
+from cudnn_ct._dlopen import find_cudnn, open_library
 from cudnn_ct._lib import load
 from cudnn_ct.errors import BadParamError, CudnnError, NotSupportedError
 from cudnn_ct.facts import Target
 from cudnn_ct.graph import plan as graph_plans
 from cudnn_ct.graph.attributes import kind
-from cudnn_ct.graph.backend import BackendDescriptor
+from cudnn_ct.graph.broadcasts import pixels
 from cudnn_ct.graph.engines import Engine, heuristic_configs, plan_to_json
 from cudnn_ct.graph.native import operation_graph
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.graph.pixels import pixels
+from cudnn_ct.graph.plan import BackendDescriptor
 from cudnn_ct.legal.conditions import applying
 from cudnn_ct.legal.subjects import subjects_of
 from cudnn_ct.ops._formulas import conversion_graph

@@ -20,8 +20,7 @@ from cudnn_ct.graph.explain import explain_graph
 from cudnn_ct.graph.native import operation_graph
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import OPERATIONS, Graph
-from cudnn_ct.graph.plan_file import StoredPlan
-from cudnn_ct.graph.plan_store import plan_store
+from cudnn_ct.graph.plan_store import StoredPlan, plan_store
 from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.graph.stored import to_store

@@ -17,12 +17,12 @@ from cudnn_ct import testing
 from cudnn_ct.cli import compile_child
 from cudnn_ct.cli.compile_child import compile_request
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
+from cudnn_ct.graph.attributes import graph_from_json, graph_text, graph_to_json
 from cudnn_ct.graph.candidates import engine_candidates, engine_plan, first_engine
 from cudnn_ct.graph.gpus import DERIVED_NOTE, description_of, is_derived
-from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
 from cudnn_ct.graph.offline import Planner, compute_capability
 from cudnn_ct.graph.operations import Graph, Tensor, node
-from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
+from cudnn_ct.graph.plan_store import StoredPlan, decode, encode
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.graph.stored import read_back

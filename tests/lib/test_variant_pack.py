@@ -6,8 +6,7 @@ import pytest
 
 from cudnn_ct import _lib
 from cudnn_ct.errors import CudnnError
-from cudnn_ct.graph.backend import BackendDescriptor
-from cudnn_ct.graph.plan import VariantPack, VariantPacks
+from cudnn_ct.graph.plan import BackendDescriptor, VariantPack, VariantPacks
 
 from .test_graph import in_child
 

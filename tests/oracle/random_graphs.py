@@ -207,7 +207,7 @@ def _all(problem: Any, candidate: Any) -> bool:
 
 def _planning() -> Callable[..., dict[str, Any]]:
     """Return a judge that plans for a described device, with a stub of the driver."""
-    from cudnn_ct._installation import find_cudnn
+    from cudnn_ct._dlopen import find_cudnn
     from cudnn_ct.graph.offline import Planner
     from cudnn_ct.ops.graph.built import source_of
     from cudnn_doctor import libraryset, sandbox

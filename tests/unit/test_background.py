@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_ct
-from cudnn_ct import _background
+from cudnn_ct.cuda import driver
 
 PATHS = [str(Path(cudnn_ct.__file__).parents[1]), str(Path(__file__).parents[2])]
 
@@ -19,12 +19,12 @@ import sys
 sys.path[:0] = {paths}
 from tests.unit.cuda_driver import install
 install()
-from cudnn_ct import _background
+from cudnn_ct.cuda import driver
 from cudnn_ct.cuda import stream
-names = ["cudnn_ct." + name for name in _background.MODULES]
+names = ["cudnn_ct." + name for name in driver.MODULES]
 assert not any(name in sys.modules for name in names)
 stream.set_device(0)
-print(all(name in sys.modules for name in names), _background._thread)
+print(all(name in sys.modules for name in names), driver._import_thread)
 """
 
 
@@ -35,10 +35,10 @@ def test_first_context_of_a_process_comes_with_the_imports() -> None:
 
 
 def test_begin_starts_no_thread_when_the_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_background, "MODULES", ("errors",))
+    monkeypatch.setattr(driver, "MODULES", ("errors",))
     monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
-    _background.begin()
-    _background.finish()
+    driver.begin_imports()
+    driver.finish_imports()
 
 
 @pytest.mark.parametrize("failure", ["import", "thread"])
@@ -48,10 +48,10 @@ def test_failure_is_left_to_the_first_use_of_the_module(
     def start(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(_background, "MODULES", ("a_module_that_does_not_exist",))
+    monkeypatch.setattr(driver, "MODULES", ("a_module_that_does_not_exist",))
     if failure == "thread":
         monkeypatch.setattr(threading.Thread, "start", start)
-    _background.begin()
-    assert (_background._thread is None) == (failure == "thread")
-    _background.finish()
-    assert _background._thread is None
+    driver.begin_imports()
+    assert (driver._import_thread is None) == (failure == "thread")
+    driver.finish_imports()
+    assert driver._import_thread is None

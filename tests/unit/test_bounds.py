@@ -30,7 +30,7 @@ MADE_WITH_THEIR_OWNER = {
     *(f"ops._formulas.Formulas.{name}" for name in ("_places", "_steps", "_temporaries")),
     "ops.norm.plans._Norm._names",
     "autotune.candidates.CandidateSet._substitutes",
-    "graph.backend.BackendDescriptor._depends_on",
+    "graph.plan.BackendDescriptor._depends_on",
     "graph.native._NativeTensors._tensors",
     "ops.attention.graph.NodeBuilder.nodes",
     "ops.attention.graph._Nodes.operands",

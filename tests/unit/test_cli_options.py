@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import cudnn_ct
 import cudnn_ct as ct
-from cudnn_ct import _algorithm_names, _caller, _lib, testing
+from cudnn_ct import _algorithm_names, _lib, errors, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.cli import main, offline
@@ -26,8 +26,7 @@ from cudnn_ct.cli.algorithms import some
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 from cudnn_ct.cli.output import in_bytes
 from cudnn_ct.errors import AllocationError, CudnnError, CudnnWarning, NotSupportedError
-from cudnn_ct.graph.plan_file import StoredPlan, encode
-from cudnn_ct.graph.plan_store import folder_store
+from cudnn_ct.graph.plan_store import StoredPlan, encode, folder_store
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -394,7 +393,7 @@ def test_recorded_graphs_have_the_operation_and_the_line_of_the_program() -> Non
         ct.matmul(ct.zeros((64, 64), "float16"), ct.zeros((64, 64), "float16"))
     (request,) = recorded.requests.values()
     assert re.fullmatch(r"matmul at test_cli_options\.py:\d+", request.call)
-    assert _caller.split(request.call).operation == "matmul"
+    assert errors.caller_from(request.call).operation == "matmul"
 
 
 def test_graph_that_several_lines_need_has_the_first_line() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import cudnn_doctor as doctor
 from cudnn_ct._config import config
-from cudnn_ct._installation import find_cudnn, require
+from cudnn_ct._dlopen import find_cudnn, require
 from cudnn_ct.errors import CudnnError
 from cudnn_doctor import (
     checks,

@@ -25,11 +25,10 @@ from cudnn_ct.errors import (
 )
 from cudnn_ct.graph import engines, pixels
 from cudnn_ct.graph.attributes import AsDouble, AsInt32, kind
-from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.native import _topology
 from cudnn_ct.graph.operations import OPERATIONS, Graph, Node, Tensor, node, tensors_of_graph
-from cudnn_ct.graph.plan import host_value
+from cudnn_ct.graph.plan import BackendDescriptor, host_value
 from cudnn_ct.ops.conv.graph import MODES, graph_of
 from cudnn_ct.plans.base import Plan
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem

@@ -10,7 +10,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
+from cudnn_ct.graph.attributes import graph_from_json, graph_to_json
 from cudnn_ct.graph.operations import Graph, Tensor, tensors_of_graph
 from cudnn_ct.ops.graph.lower import lowered
 from tests.facts.native import check_layouts

@@ -21,10 +21,9 @@ import cudnn_ct
 from cudnn_ct._cache_files import replace_file
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.graph import plan_store as module
-from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
+from cudnn_ct.graph.attributes import graph_from_json, graph_text, graph_to_json
 from cudnn_ct.graph.operations import Graph, Node, Tensor, node
-from cudnn_ct.graph.plan_file import FORMAT, StoredPlan, decode, encode
-from cudnn_ct.graph.plan_store import PlanStore, _imported
+from cudnn_ct.graph.plan_store import FORMAT, PlanStore, StoredPlan, _imported, decode, encode
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans, read_requests
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.shapes.specs import TensorSpec
@@ -310,8 +309,7 @@ def test_store_warns_once_when_its_folder_is_a_file(tmp_path: Path) -> None:
 COMPILE = """
 import sys, time
 from pathlib import Path
-from cudnn_ct.graph.plan_file import StoredPlan
-from cudnn_ct.graph.plan_store import PlanStore
+from cudnn_ct.graph.plan_store import PlanStore, StoredPlan
 
 store, ready, go = PlanStore(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 ready.touch()

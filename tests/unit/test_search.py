@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import _installation
-from cudnn_ct._installation import require
+from cudnn_ct import _dlopen
+from cudnn_ct._dlopen import require
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
 from cudnn_doctor import locate
 from cudnn_doctor.read import find as _find
@@ -278,7 +278,7 @@ def test_find_cudnn_rejects_other_systems(monkeypatch: pytest.MonkeyPatch, syste
     monkeypatch.setattr(sys, "platform", system)
     name = os.uname_result(("", "", "", "", machine))
     monkeypatch.setattr(os, "uname", lambda: name)
-    found = _installation.find_cudnn()
+    found = _dlopen.find_cudnn()
     assert found.path is None
     assert "Linux with glibc on x86-64 or aarch64" in found.steps[0][1]
     assert f"{system} on {machine}" in found.steps[0][1]
@@ -286,7 +286,7 @@ def test_find_cudnn_rejects_other_systems(monkeypatch: pytest.MonkeyPatch, syste
 
 def test_find_cudnn_rejects_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "confstr", lambda name: int(name))  # raises ValueError, as musl does
-    assert "another C library" in _installation.find_cudnn().steps[0][1]
+    assert "another C library" in _dlopen.find_cudnn().steps[0][1]
 
 
 # --- the files of a folder -------------------------------------------------------------------------------

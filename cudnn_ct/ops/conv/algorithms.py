@@ -13,7 +13,7 @@ from ...autotune.measurement import Algorithms, benchmark_rows, compile_rows
 from ...autotune.request import AlgoRequest
 from ...cuda import stream as streams
 from ...errors import NotInitializedError
-from ...graph.ahead import keeping
+from ...graph.candidates import keeping
 from ...shapes.conv import ROLES
 from ...shapes.parse import as_bool, as_choice, as_float
 from ...shapes.specs import ALIGNMENT, equivalent_strides
