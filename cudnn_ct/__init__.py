@@ -17,7 +17,7 @@ from cudnn_doctor import __version__ as __version__
 # checkers, `__init__.pyi`, from this table.
 _PUBLIC = {
     "_config": "config",
-    "_info": "LibraryFile LibraryInfo library_info",
+    "_info": "LibraryFile LibraryInfo library_info preload",
     "_lib": "version",
     "_raw": "raw",
     "array": "DeviceArray",
@@ -86,7 +86,6 @@ _PUBLIC = {
     "ops.tensor": "add fill op_tensor scale transform",
     "plans.base": "Candidate",
     "plans.last_plan": "PlanDescription last_plan",
-    "preloading": "preload",
     "raw_memory": "from_pointer",
     "shapes.attention": "AttentionGradients AttentionResult",
     "shapes.b2b_causal_conv": "B2BCausalConvGradients B2BCausalConvResult",

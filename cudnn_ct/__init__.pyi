@@ -6,6 +6,7 @@ from ._config import config as config
 from ._info import LibraryFile as LibraryFile
 from ._info import LibraryInfo as LibraryInfo
 from ._info import library_info as library_info
+from ._info import preload as preload
 from ._lib import version as version
 from ._raw import raw as raw
 from .array import DeviceArray as DeviceArray
@@ -137,7 +138,6 @@ from .ops.tensor import transform as transform
 from .plans.base import Candidate as Candidate
 from .plans.last_plan import PlanDescription as PlanDescription
 from .plans.last_plan import last_plan as last_plan
-from .preloading import preload as preload
 from .raw_memory import from_pointer as from_pointer
 from .shapes.attention import AttentionGradients as AttentionGradients
 from .shapes.attention import AttentionResult as AttentionResult

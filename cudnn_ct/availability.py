@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from . import _lib, array_shapes
-from .cuda import device as devices
 from .cuda import stream as streams
 from .errors import CudnnError, CudnnWarning
 
@@ -42,16 +41,16 @@ def available() -> Availability:
     try:
         _lib.version()
         library = _lib.load()
-        if not devices.device_count():
+        if not streams.device_count():
             return Availability("the CUDA driver shows no device; check CUDA_VISIBLE_DEVICES")
-        driver, wanted = devices.driver_version() // 1000, library.cuda_version // 1000
+        driver, wanted = streams.driver_version() // 1000, library.cuda_version // 1000
         if driver < wanted:
             return Availability(
                 f"the driver supports CUDA {driver}, this cuDNN was built for CUDA {wanted}; "
                 f"update the driver or install nvidia-cudnn-cu{driver}"
             )
         device = streams.current_stream().device
-        if lacking := library.lacks_code(devices.compute_capability(device)):
+        if lacking := library.lacks_code(streams.compute_capability(device)):
             return Availability(f"device {device} is not supported: {lacking}")
         library.cudnnCreate  # noqa: B018 - binds the function, which needs libcublasLt
     except (CudnnError, CudnnWarning) as error:  # a warning if warnings are errors

@@ -15,8 +15,7 @@ from ._caches import BoundedDict, CallCache
 from ._config import config
 from ._handle import NativeHandle, in_forked_child
 from .cuda import allocator
-from .cuda import device as devices
-from .cuda import event as events
+from .cuda import lifetime as events
 from .cuda import memory as memories
 from .cuda import recording as recordings
 from .cuda import stream as streams
@@ -77,7 +76,7 @@ class Context:
     def __init__(self, device: int) -> None:
         self.device = device
         self.default = streams.default_stream(device)
-        self.alone = devices.device_count() == 1  # then the device stays current in this thread
+        self.alone = streams.device_count() == 1  # then the device stays current in this thread
         self.library = _lib.load()
         if config.debug_sync:
             watch(self.library)
@@ -310,7 +309,7 @@ def use(*, device: int | None = None, stream: StreamLike | None = None) -> Itera
     if array_shapes.active():
         yield array_shapes.STREAM
         return
-    where = streams.current_stream().device if device is None else devices.as_device(device)
+    where = streams.current_stream().device if device is None else streams.as_device(device)
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
     if device is not None and chosen.device != where:
         raise ValueError(f"stream is on another device: got {chosen.device}, expected {where}")
@@ -377,7 +376,7 @@ def empty_cache(device: int | None = None) -> None:
     """
     if array_shapes.active():
         return
-    where = streams.current_stream().device if device is None else devices.as_device(device)
+    where = streams.current_stream().device if device is None else streams.as_device(device)
     contexts = local.contexts
     if where in contexts and not contexts[where].running:  # else the interrupted call uses one
         contexts[where].drop_workspaces()

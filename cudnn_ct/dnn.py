@@ -4,6 +4,6 @@ import sys
 
 import cudnn_ct_dnn
 
-for _part in ("availability", "checks", "conv", "flags", "layers", "rnn"):
+for _part in ("checks", "conv", "flags", "layers", "rnn"):
     sys.modules[f"{__name__}.{_part}"] = sys.modules[f"cudnn_ct_dnn.{_part}"]
 sys.modules[__name__] = cudnn_ct_dnn

@@ -14,7 +14,7 @@ from .flags import flags_of as _flags_of
 # The public names by the module that defines them. `python tools/stub.py --write` makes the stubs for type
 # checkers, `__init__.pyi` and `cudnn_ct/dnn.pyi`, from this table.
 _PUBLIC = {
-    "availability": "dnn_available dnn_present version",
+    "checks": "dnn_available dnn_present version",
     "conv": (
         "GpuDnnConv GpuDnnConv3d GpuDnnConv3dGradI GpuDnnConv3dGradW GpuDnnConvDesc GpuDnnConvGradI "
         "GpuDnnConvGradW dnn_conv dnn_conv3d dnn_gradinput dnn_gradinput3d dnn_gradweight dnn_gradweight3d"

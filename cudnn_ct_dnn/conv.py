@@ -17,7 +17,6 @@ from cudnn_ct.shapes.parse import as_choice
 from cudnn_ct.shapes.specs import check_shape
 from cudnn_ct.typing import Algo, ArrayLike, ConvMode, Precision
 
-from .availability import run
 from .checks import (
     Border,
     Checked,
@@ -29,6 +28,7 @@ from .checks import (
     copied,
     integers,
     on_device,
+    run,
 )
 
 # Theano's names of the modes, and ours.

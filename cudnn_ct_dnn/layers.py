@@ -19,7 +19,6 @@ from cudnn_ct.ops.tensor import transform
 from cudnn_ct.shapes.specs import check_shape
 from cudnn_ct.typing import ArrayLike, DTypeLike, NormMode, PoolMode, ReduceOp, SoftmaxAlgo, SoftmaxMode
 
-from .availability import run
 from .checks import (
     Border,
     Checked,
@@ -33,6 +32,7 @@ from .checks import (
     integers,
     on_device,
     overwritten,
+    run,
 )
 
 # --- spatial -----------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from cudnn_ct.shapes.parse import as_int
 from cudnn_ct.shapes.specs import check_shape
 from cudnn_ct.typing import ArrayLike, DTypeLike, RNNDirection, RNNMode
 
-from .availability import run
-from .checks import Checked, RNNInputMode, Sizes, check_arguments, on_device
+from .checks import Checked, RNNInputMode, Sizes, check_arguments, on_device, run
 
 NETWORKS = 64  # networks that a block keeps, one for each size of the input
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from . import linker, pip, records
+from . import pip, records, search
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import TOOLKIT, LibrarySet, companion, divided, write
@@ -43,7 +43,7 @@ STEPS = ("beside cuDNN", "wheel", "conda", "CUDA toolkit", "system")
 def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Report libraries that cuDNN needs and that are not found or cannot be opened."""
     if found.windows:
-        yield from linker.check_companions(found)
+        yield from search.check_companions(found)
         return
     machines = {library.elf.machine for library in found.sound}
     if found.system_machine and machines and found.system_machine not in machines:
@@ -306,7 +306,7 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
     yield from (os.path.join(site, wheel) for site in sites for wheel in spec.wheels)
     steps = ("system", *STEPS) if name in SYSTEM else STEPS
     if not here:  # with `searched`, the cache of the linker in the image, which may be missing
-        yield from linker.configured_folders(found.root)
+        yield from search.configured_folders(found.root)
     yield from (folder for _, folder in searched(steps, spec, context))
     if prefix := records.prefix_of(found.folder, found.root):  # which the Python of conda searches first
         yield os.path.join(prefix, "lib")
@@ -316,7 +316,7 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
 
 def _runpaths(found: LibrarySet) -> Iterator[str]:
     for library in found.sound:
-        yield from linker.run_paths(found, library)
+        yield from search.run_paths(found, library)
 
 
 def _glibc_of(found: LibrarySet) -> str:

@@ -10,18 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from . import (
-    checks,
-    companions,
-    conda,
-    libraryset,
-    linker,
-    locate,
-    packages,
-    records,
-    requirements,
-    search,
-)
+from . import checks, companions, conda, libraryset, locate, packages, records, requirements, search
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, divided, target, write
 from .read import files as _files
@@ -115,8 +104,8 @@ def diagnose(
     older: list[str] = []
     for place in chosen:
         findings += place.findings
-        if linker.is_misplaced(place.folder, located.root):
-            findings += linker.misplaced(place.folder, located.root)
+        if search.is_misplaced(place.folder, located.root):
+            findings += search.misplaced(place.folder, located.root)
         elif found := libraryset.read(place.folder, located.root):
             own = records.site_of(found.folder)
             linked = (place.site,) if place.site not in ("", own) else ()
@@ -165,7 +154,7 @@ def static(
     """Run all checks that only read files; ``usual`` has the cuDNNs of this machine, if it was searched."""
     yield from search.check_competition(found, usual=usual)
     for check in (
-        *checks.CHECKS, linker.check_run_paths, search.check_headers, _check_companions,
+        *checks.CHECKS, search.check_run_paths, search.check_headers, _check_companions,
         packages.check_dependents, conda.check, companions.check_libc, companions.check_memory,
     ):  # fmt: skip
         yield from check(found)
@@ -292,8 +281,8 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
     """Report installed wheels of cuDNN whose libraries were deleted."""
     for folder in (folder for site in located.sites for folder in records.wheel_folders(site)):
         present = any(_files.cudnn_files(folder)) or _files.closed(folder)
-        if linker.is_misplaced(folder, located.root):
-            yield from linker.misplaced(folder, located.root)
+        if search.is_misplaced(folder, located.root):
+            yield from search.misplaced(folder, located.root)
         found = None if present else libraryset.read(folder, located.root, deleted=True)
         if found and found.owners:
             found = packages.with_needs(found, (*packages.needs(found), *asked.needs))

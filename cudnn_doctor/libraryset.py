@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from . import fatbin, pip, records
+from . import binaries, pip, records
 from .finding import AGAIN, Finding, Fix, finding
 from .read import elf as _elf
 from .read import files as _files
@@ -35,7 +35,7 @@ EXTRAS = {row.package: row.extra for row in CUDA.values() if row.extra}
 class Library(_libraries.Library):
     """A library with its device code."""
 
-    code: fatbin.DeviceCode | None = None  # the GPUs that it has code for
+    code: binaries.DeviceCode | None = None  # the GPUs that it has code for
     cuda: int = 0  # the CUDA major version of its device code; 0 if unknown
 
 
@@ -340,7 +340,7 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
     try:
         if base.error:
             raise base.error
-        runtime, code = _runtime(base.elf), fatbin.read(base.elf)
+        runtime, code = _runtime(base.elf), binaries.read(base.elf)
     except _elf.ElfError as error:
         return Library(part, path, base.real, error)
     cuda = (code.cuda if code else 0) or runtime // 1000
@@ -348,11 +348,9 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
 
 
 def _read_dll(path: str, root: str, part: str) -> _libraries.Library:
-    from . import pe  # only for Windows
-
     real = _files.real(path, root)
     try:
-        headers = pe.read(real)
+        headers = binaries.read_dll(real)
         version = _libraries.version_in(headers, part)
         return _libraries.Library(part, path, real, None, headers, version)
     except _elf.ElfError as error:

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run_all(folder: Path) -> int:
     """Run each example with its defaults. Write device and output to NAME.gpu.txt or NAME.cpu.txt."""
     import cudnn_ct as ct
-    from cudnn_ct.cuda.device import device_name
+    from cudnn_ct.cuda.stream import device_name
 
     available = ct.available()
     kind = "gpu" if available else "cpu"

@@ -16,8 +16,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cuda import allocator, memory
-from ..cuda import device as devices
-from ..cuda import event as events
+from ..cuda import lifetime as events
+from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, CudnnError, NotSupportedError, without_frames
@@ -107,7 +107,7 @@ class _GpuTimer:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._size = L2_FLUSH_FACTOR * devices.cache_size(stream.device)
+        self._size = L2_FLUSH_FACTOR * streams.cache_size(stream.device)
         self._scratch: Any = None
         try:
             if self._size * MAX_MEMORY_SHARE <= memory.memory_info(stream.device)[0]:

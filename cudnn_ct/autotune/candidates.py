@@ -9,7 +9,7 @@ from typing import Any
 
 from .._config import config
 from ..context import Context
-from ..cuda import device as devices
+from ..cuda import stream as streams
 from ..errors import (
     BadParamError,
     CudnnError,
@@ -224,7 +224,7 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
     limits = repr(request._replace(algo=None, strict=False))
     if not request.dynamic_shapes:  # the key is as before this field existed
         limits = limits.replace(", dynamic_shapes=False", "")
-    library, device = context.library, devices.device_name(context.device)
+    library, device = context.library, streams.device_name(context.device)
     return f"cuDNN {library.version}{library.variant} facts {digest()} | {device} | {problem!r} | {limits}"
 
 

@@ -17,7 +17,6 @@ from .._algorithm_names import with_knob_names
 from .._config import config
 from ..array import DeviceArray
 from ..array_creation import asarray
-from ..cuda import device as devices
 from ..cuda import stream as streams
 from ..dtypes import as_dtype
 from ..errors import AllocationError
@@ -218,4 +217,4 @@ def device_command(export: str | None) -> None:
 
 def name_here() -> str:
     """Return the name of the current device."""
-    return devices.device_name(streams.current_stream().device)
+    return streams.device_name(streams.current_stream().device)

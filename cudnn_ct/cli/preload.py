@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ..preloading import preload
+from .._info import preload
 from .output import fail, say, say_lines
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the exit codes of shells

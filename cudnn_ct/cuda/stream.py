@@ -1,4 +1,4 @@
-"""Streams, the current device of a thread, and captures. CUDA is imported by the first call."""
+"""Devices, streams, the current device of a thread, and captures. The first call imports CUDA."""
 
 from __future__ import annotations
 
@@ -12,8 +12,82 @@ from functools import cache
 from typing import Any
 
 from .._handle import in_forked_child
-from . import device as devices
 from . import driver as cuda
+
+# --- devices -----------------------------------------------------------------------------------------------
+
+
+@cache
+def device_count() -> int:
+    """Return the number of devices. Raises :class:`NotInitializedError` without a driver."""
+    return int(cuda.call("counting the devices", "cuDeviceGetCount"))
+
+
+@cache
+def driver_version() -> int:
+    """Return the newest CUDA version that the driver supports: 13000 is 13.0."""
+    return int(cuda.call("reading the driver's version", "cuDriverGetVersion"))
+
+
+@cache
+def device_name(device: int) -> str:
+    """Return a name that identifies the kind of a device in the algorithm cache."""
+    name = cuda.call(f"reading the name of device {device}", "cuDeviceGetName", 128, device)
+    text = bytes(name).partition(b"\0")[0].decode()
+    major, minor = compute_capability(device)
+    return f"{text}, {_attribute(device, 'MULTIPROCESSOR_COUNT')} SMs, {major}.{minor}"
+
+
+@cache
+def device_uuid(device: int) -> str:
+    """Return the identifier of one device, as hexadecimal digits."""
+    return bytes(cuda.call(f"reading the UUID of device {device}", "cuDeviceGetUuid", device).bytes).hex()
+
+
+@cache
+def compute_capability(device: int) -> tuple[int, int]:
+    """Return the architecture of a device: (9, 0) is Hopper."""
+    major, minor = (_attribute(device, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+    return major, minor
+
+
+@cache
+def cache_size(device: int) -> int:
+    """Return the size of a device's L2 cache in bytes."""
+    return _attribute(device, "L2_CACHE_SIZE")
+
+
+def _attribute(device: int, name: str) -> int:
+    attribute = getattr(cuda.driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(cuda.call(f"reading {name} of device {device}", "cuDeviceGetAttribute", attribute, device))
+
+
+def as_device(device: Any) -> int:
+    """Return ``device=`` as the number of an existing device."""
+    try:
+        number = operator.index(device)
+    except TypeError:
+        raise TypeError(f"device must be an int: got {type(device).__name__}") from None
+    check_device(number)
+    return number
+
+
+def check_device(device: int) -> int:
+    """Return the number of devices. Raises ValueError if ``device`` does not exist."""
+    count = device_count()
+    if not 0 <= device < count:
+        raise ValueError(f"device {device} does not exist: the driver shows {count}")
+    return count
+
+
+@in_forked_child
+def _forget_properties() -> None:
+    """Discard the properties that the parent read: a forked child cannot use CUDA."""
+    for cached in (cache_size, compute_capability, device_count, device_name, device_uuid, driver_version):
+        cached.cache_clear()
+
+
+# --- streams -----------------------------------------------------------------------------------------------
 
 NO_DEVICE = -1  # returned by `set_device` in a thread that has not used CUDA
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0
@@ -84,7 +158,7 @@ in_use: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None) 
 @cache
 def default_stream(device: int) -> Stream:
     """Return the legacy default stream of a device, which torch and cupy use by default too."""
-    devices.check_device(device)  # so that the cache stays bounded
+    check_device(device)  # so that the cache stays bounded
     return Stream(LEGACY_DEFAULT, device)
 
 
@@ -178,7 +252,7 @@ def _device_of(stream: Any, device: int) -> int:
 
 def current_device() -> int:
     """Return the device that is current in this thread, or 0 if none is."""
-    return 0 if devices.device_count() == 1 else _current_device() or 0
+    return 0 if device_count() == 1 else _current_device() or 0
 
 
 def _current_device() -> int | None:
@@ -193,7 +267,7 @@ def set_device(device: int) -> int | None:
     """
     if thread.only == device:
         return None
-    count = devices.check_device(device)
+    count = check_device(device)
     previous = _current_device()
     if previous != device:
         _make_current(device)

@@ -10,7 +10,7 @@ from pathlib import Path
 from .. import _lib, context
 from .._cache_files import read_file, replace_file
 from ..array_shapes import only_shapes
-from ..cuda import device as devices
+from ..cuda import stream as streams
 from ..errors import CudnnError, warn_caller
 from . import recording
 from .plan_store import PlanStore, StoredPlan, decode, encode, folder_store, plan_store, why_not_imported
@@ -193,6 +193,6 @@ def _misfit(entry: StoredPlan) -> str:
 def _gpus() -> dict[int, str]:
     """Return the devices of this machine with their names; none without a driver."""
     try:
-        return {device: devices.device_name(device) for device in range(devices.device_count())}
+        return {device: streams.device_name(device) for device in range(streams.device_count())}
     except CudnnError:
         return {}

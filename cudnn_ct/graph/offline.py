@@ -14,7 +14,7 @@ from .._bindings import GENERATED_FROM
 from .._caches import BoundedDict
 from .._lib import Library
 from ..context import KERNEL_CACHES, Context
-from ..cuda import device as devices
+from ..cuda import stream as streams
 from ..errors import LibraryNotFoundError
 from ..facts import Target
 from .plan import BackendDescriptor
@@ -91,14 +91,14 @@ def compute_capability(context: Context | Planner | ShapesOnly) -> tuple[int, in
     if isinstance(context, Planner):
         major, minor = divmod(context.description.get("deviceVer", 0), 100)
         return major, minor // 10
-    return devices.compute_capability(context.device)
+    return streams.compute_capability(context.device)
 
 
 def target_of(context: Context | Planner | ShapesOnly | None) -> Target:
     """Return the cuDNN and the GPU of a context, for which facts are selected; None stands for all GPUs."""
     # Without a cuDNN, calls on shapes follow the facts about the version of the bindings.
     if isinstance(context, Context):  # most targets: without further calls
-        capability: tuple[int, int] | None = devices.compute_capability(context.device)
+        capability: tuple[int, int] | None = streams.compute_capability(context.device)
     else:
         capability = None if context is None else compute_capability(context)
     try:
@@ -113,13 +113,13 @@ def target_of(context: Context | Planner | ShapesOnly | None) -> Target:
 def target_of_device(device: int) -> Target:
     """Return the loaded cuDNN and a device of this machine, which need not have a context."""
     library = _lib.load()
-    return Target(library.version, library.kind, devices.compute_capability(device))
+    return Target(library.version, library.kind, streams.compute_capability(device))
 
 
 def gpu_name(context: Context | Planner) -> str:
-    """Return the name that identifies the kind of a device, as `cuda.device.device_name` does."""
+    """Return the name that identifies the kind of a device, as `cuda.stream.device_name` does."""
     if not isinstance(context, Planner):
-        return devices.device_name(context.device)
+        return streams.device_name(context.device)
     return name_of_description(context.description)
 
 

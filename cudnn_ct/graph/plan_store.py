@@ -23,7 +23,7 @@ from .._cache_files import CacheFolder, cache_folder, modified, read_file, repla
 from .._caches import BoundedDict
 from .._config import config
 from ..context import Context
-from ..cuda import device as devices
+from ..cuda import stream as streams
 from ..errors import warn_caller
 from ..facts import Fact, Target, facts, ignores
 from .offline import Planner, target_of, target_of_device
@@ -348,7 +348,7 @@ def marked(entry: StoredPlan, context: Context | Planner) -> StoredPlan | str:
     Returns the reason if they are, and were compiled for a GPU that is only described.
     """
     if isinstance(context, Context) and _fact(entry.text, target_of(context)):
-        facts_of = {**entry.facts, UNIT: devices.device_uuid(context.device)}
+        facts_of = {**entry.facts, UNIT: streams.device_uuid(context.device)}
         entry = entry._replace(key=_own_key(entry.key, context), facts=facts_of)
     return why_elsewhere(entry.text, entry.facts, context) or entry
 
@@ -364,7 +364,7 @@ def key_here(store: PlanStore, key: str, context: Context | Planner) -> str:
 
 
 def _own_key(key: str, context: Context) -> str:
-    end = f" | {UNIT} {devices.device_uuid(context.device)}"
+    end = f" | {UNIT} {streams.device_uuid(context.device)}"
     return key if key.endswith(end) else key + end
 
 
@@ -385,7 +385,7 @@ def why_not_imported(entry: StoredPlan, devices_of_kind: Iterable[int]) -> str:
 
 def _reason(text: bytes, facts_of: Mapping[str, Any], target: Target, device: int | None) -> str:
     fact = _fact(text, target)
-    if fact is None or (device is not None and facts_of.get(UNIT) == devices.device_uuid(device)):
+    if fact is None or (device is not None and facts_of.get(UNIT) == streams.device_uuid(device)):
         return ""
     return fact.reason
 

@@ -10,7 +10,6 @@ from typing import Any
 from .. import array_shapes
 from ..array import DeviceArray
 from ..array_creation import as_operand, not_on_device
-from ..cuda import device as devices
 from ..cuda import foreign, interop
 from ..cuda import stream as streams
 from ..cuda.array_key import ArrayKey
@@ -53,7 +52,7 @@ def stream_of(x: Any, name: str, stream: Any, others: Sequence[Any] = ()) -> Str
     if isinstance(x, DeviceArray):
         device: int | None = x.device
     else:
-        device = interop.device_of(x) if devices.device_count() > 1 else 0
+        device = interop.device_of(x) if streams.device_count() > 1 else 0
     if stream is None:
         return streams.current_stream(device)
     return streams.as_stream(stream, streams.current_stream().device if device is None else device)

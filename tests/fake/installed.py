@@ -10,7 +10,7 @@ from functools import cache
 import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.certify import determinism
-from cudnn_ct.cuda import allocator, device, interop, lifetime, memory
+from cudnn_ct.cuda import allocator, interop, lifetime, memory, stream
 from tests.unit.cuda_driver import driver_installed, put
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -24,8 +24,8 @@ def host_installed() -> Iterator[Host]:
     with driver_installed(host) as stack:
         for name in interop.__all__:
             put(stack, interop, name, getattr(host, name))
-        put(stack, device, "device_name", cache(lambda _: "a device of the tests"))
-        put(stack, device, "device_uuid", cache(lambda _: "the first of its kind"))
+        put(stack, stream, "device_name", cache(lambda _: "a device of the tests"))
+        put(stack, stream, "device_uuid", cache(lambda _: "the first of its kind"))
         put(stack, memory, "allocate", host.allocate_buffer)
         put(stack, allocator, "MAX_BLOCK", -1)
         put(stack, determinism, "RUNS", 2)  # a fake that varies does so in each run

@@ -8,7 +8,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct._lib import load
-from cudnn_ct.cuda import device
+from cudnn_ct.cuda import stream
 from cudnn_ct.typing import Precision
 
 from .cudnn import FakeCudnn
@@ -50,7 +50,7 @@ def test_3d_convolution_has_no_tf32_by_default(monkeypatch: pytest.MonkeyPatch) 
 def test_engine_with_a_defect_is_rejected(monkeypatch: pytest.MonkeyPatch, fake: FakeCudnn) -> None:
     x, w = (ct.asarray(images(*shape)) for shape in ((1, 4, 6, 6), (4, 4, 3, 3)))
     monkeypatch.setattr(load(), "version", 92301)
-    monkeypatch.setattr(device, "compute_capability", lambda _: (8, 6))
+    monkeypatch.setattr(stream, "compute_capability", lambda _: (8, 6))
     fake.engines, fake.engine_number = True, 5
     (row,) = (row for row in ct.conv_algorithms(x, w) if row.backend == "graph")
     assert "results of engine 5 vary from run to run" in row.rejected
@@ -59,17 +59,17 @@ def test_engine_with_a_defect_is_rejected(monkeypatch: pytest.MonkeyPatch, fake:
 
 def test_attention_with_a_wrong_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     q = ct.zeros((1, 2, 1, 64), "float16")
-    monkeypatch.setattr(device, "compute_capability", lambda _: (10, 0))
+    monkeypatch.setattr(stream, "compute_capability", lambda _: (10, 0))
     with pytest.raises(ct.NotSupportedError, match=r"of one query .* without cuDNN \(https://.*/193893\)"):
         ct.attention(q, q, q)
-    monkeypatch.setattr(device, "compute_capability", lambda _: (9, 0))
+    monkeypatch.setattr(stream, "compute_capability", lambda _: (9, 0))
     assert ct.attention(q, q, q).y.shape == q.shape
 
 
 def test_attention_warns_once_of_a_defect_whose_effect_is_unstated(monkeypatch: pytest.MonkeyPatch) -> None:
     q, pages = ct.zeros((1, 2, 4, 64), "float16"), ct.zeros((2, 2, 16, 64), "float16")
     table = ct.asarray(np.array([[0, 1]], np.int32))
-    monkeypatch.setattr(device, "compute_capability", lambda _: (12, 0))
+    monkeypatch.setattr(stream, "compute_capability", lambda _: (12, 0))
     with pytest.warns(ct.CudnnWarning, match="cache of keys and values has a bug on compute capability 12"):
         ct.attention(q, pages, pages, page_table=table, lengths_kv=[20])
     ct.attention(q, pages, pages, page_table=table, lengths_kv=[20], scale=1.0)  # another plan

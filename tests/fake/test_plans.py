@@ -20,7 +20,7 @@ from cudnn_ct._config import Config
 from cudnn_ct.autotune import candidates
 from cudnn_ct.cli import main
 from cudnn_ct.cli.selftest_cases import cases
-from cudnn_ct.cuda import device as devices
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnWarning, NotInitializedError
 from cudnn_ct.facts import FactsError
 from cudnn_ct.graph import stored
@@ -168,7 +168,7 @@ def gpu(fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     file = on_disk.with_name("facts.json")
     file.write_text(json.dumps({"facts": [row | {"effect": "hang", "message": "it hangs"}]}))
     monkeypatch.setattr(ct.config, "facts", str(file))
-    return lambda name: monkeypatch.setattr(devices, "device_uuid", lambda _: name)
+    return lambda name: monkeypatch.setattr(streams, "device_uuid", lambda _: name)
 
 
 def compilations(fake: FakeCudnn, *, dynamic: bool = False) -> int:

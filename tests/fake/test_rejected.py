@@ -19,7 +19,7 @@ from cudnn_ct.cuda import interop
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.shapes.ctc import check_ctc_operands
-from cudnn_ct_dnn.availability import check_context as dnn_context
+from cudnn_ct_dnn.checks import check_context as dnn_context
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host

@@ -18,8 +18,6 @@ import cudnn_ct as ct
 from cudnn_ct import _lib, testing
 from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_rows import Case
-from cudnn_ct.cuda import device as devices
-from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.ops._state import PerContext
@@ -59,7 +57,7 @@ def test_thread_may_change_devices_between_calls(
     """Each device has its calls; the host checks that no memory is touched while another is current."""
     monkeypatch.setattr(config, "deterministic", True)
     there = []
-    for device in range(devices.device_count()):
+    for device in range(streams.device_count()):
         with ct.use(device=device):
             there.append(mixed_calls(offered_by_the_fakes))
 
@@ -111,12 +109,12 @@ def test_threads_autotune_a_problem_once(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, w, expected = operands()
-    elapsed = Mock(side_effect=events.elapsed)
+    elapsed = Mock(side_effect=lifetime.elapsed)
 
     def timed(_: int) -> None:
         np.testing.assert_array_equal(ct.conv(x, w, algo="autotune").numpy(), expected)
 
-    monkeypatch.setattr(events, "elapsed", elapsed)
+    monkeypatch.setattr(lifetime, "elapsed", elapsed)
     in_threads(THREADS, timed)
     together = elapsed.call_count
     testing.reset()

@@ -21,7 +21,6 @@ import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct._config import SETTINGS, config
 from cudnn_ct.cuda import allocator, memory
-from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import AllocationError
 
@@ -131,7 +130,7 @@ def trouble(before: int, used: Callable[[], int]) -> str:
     got = ct.conv(ct.asarray(x), ct.asarray(w)).numpy()
     if not (got == 18).all():
         return f"a convolution of ones gives {got.reshape(-1)[:4]}"
-    for device in range(devices.device_count()):
+    for device in range(streams.device_count()):
         with ct.use(device=device) as stream:
             context.current(stream).plans.clear()  # the labels of CTC losses
             context.current(stream).calls.clear()  # the places of rows that clear_padding keeps

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import stream as streams
 from tests.both.devices import *  # noqa: F403
 from tests.both.devices import EXPECTED, placed
@@ -18,7 +17,7 @@ from .test_fresh_process import run
 
 @pytest.fixture(autouse=True)
 def _two_devices() -> None:
-    if devices.device_count() < 2:
+    if streams.device_count() < 2:
         pytest.skip("there is one device here; these tests need two")
 
 

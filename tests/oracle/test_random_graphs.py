@@ -13,8 +13,8 @@ from scipy import ndimage
 import cudnn_ct as ct
 from cudnn_ct import facts
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.graph.broadcasts import wrong_conversions
 from cudnn_ct.graph.engines import Engine
+from cudnn_ct.graph.layouts import wrong_conversions
 from cudnn_ct.graph.offline import target_of
 from cudnn_ct.legal.rules import engine_rules
 from cudnn_ct.ops.graph import built

@@ -667,10 +667,10 @@ for _name, (_checks, _function) in SHORT.items():
 @contextmanager
 def driver_installed(made: Driver) -> Iterator[ExitStack]:
     """Replace the driver in this process within a block; the yielded stack undoes further replacements."""
-    from cudnn_ct.cuda import device, driver, graph, memory, stream
+    from cudnn_ct.cuda import driver, graph, memory, stream
 
     def forget() -> None:
-        device._after_fork()
+        stream._forget_properties()
         stream._after_fork()
         stream.default_stream.cache_clear()
         memory.share_of.cache_clear()

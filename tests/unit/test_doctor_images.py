@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_doctor as doctor
-from cudnn_doctor import linker
+from cudnn_doctor import search
 from cudnn_doctor.report import text
 from tests.doctor_breakages import wrong
 from tests.elf_files import make_cudnn, make_elf, make_header
@@ -106,10 +106,10 @@ def test_linker_conf_ends_for_circles_and_missing_files(tmp_path: Path) -> None:
     conf = "include /etc/ld.so.conf\ninclude d/* gone/*\n/a\nrelative\n/\n  /b/c  \ninclude\n"
     (tmp_path / "etc/ld.so.conf").write_text(conf)
     (tmp_path / "etc/d/x").write_text("include /etc/d/x\n/d\n")
-    assert list(linker.configured_folders(str(tmp_path))) == [
+    assert list(search.configured_folders(str(tmp_path))) == [
         f"{tmp_path}/{name}" for name in ("a", "b/c", "d")
     ]
-    assert list(linker.configured_folders(str(tmp_path / "gone"))) == []
+    assert list(search.configured_folders(str(tmp_path / "gone"))) == []
 
 
 @pytest.mark.parametrize(("version", "wrong_header"), [("8.9.7", True), ("9.27.0", False)])

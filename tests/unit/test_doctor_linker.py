@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_doctor as doctor
-from cudnn_doctor import companions, linker, search
+from cudnn_doctor import companions, search
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf, make_functions
 
@@ -161,9 +161,9 @@ def test_the_file_of_preloaded_libraries_is_that_of_the_image(tmp_path: Path) ->
 )
 def test_libraries_must_search_their_own_folder(tmp_path: Path, runpath: str, lost: bool) -> None:
     found = read(make_cudnn(tmp_path / "lib", runpath=runpath).parent)
-    codes = [each.code for each in linker.check_run_paths(found, {})]
+    codes = [each.code for each in search.check_run_paths(found, {})]
     assert codes == ["lost-runpath"] * lost
-    assert not list(linker.check_run_paths(found, {"LD_LIBRARY_PATH": found.folder}))
+    assert not list(search.check_run_paths(found, {"LD_LIBRARY_PATH": found.folder}))
     root = tmp_path / "image"
     (root / "etc").mkdir(parents=True)
     make_cudnn(root / "usr/lib/x86_64-linux-gnu", runpath=runpath)  # which the linker searches always

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import cudnn_doctor as doctor
-from cudnn_doctor import fatbin, libraryset, main, records, report, sandbox
+from cudnn_doctor import binaries, libraryset, main, records, report, sandbox
 from cudnn_doctor.checks import coverage
 from cudnn_doctor.finding import Severity
 from cudnn_doctor.read import elf as _elf
@@ -34,7 +34,7 @@ def written(folder: Path, data: bytes, name: str = "libcudnn_graph.so.9") -> Pat
     return path
 
 
-def container(*entries: tuple[int, int, int], magic: int = fatbin.MAGIC) -> bytes:
+def container(*entries: tuple[int, int, int], magic: int = binaries.MAGIC) -> bytes:
     """Return device code with entries of (kind, language, architecture); zeroed for a negative one."""
     pieces = b"".join(
         struct.pack("<HHIQQHHI", kind, 0, 64, 8, 0, 0, language, abs(arch)).ljust(64, b"\0")
@@ -72,7 +72,7 @@ damage = st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255))
 
 @given(damage)
 @example([(SOUND.index(struct.pack("<IIII", 1, 1, 1, 0)), 0)])  # a hash table without buckets
-@example([(SOUND.index(struct.pack("<I", fatbin.MAGIC)) + 8, 255)])  # a container of another length
+@example([(SOUND.index(struct.pack("<I", binaries.MAGIC)) + 8, 255)])  # a container of another length
 def test_readers_raise_only_elf_errors_when_the_file_is_damaged(
     tmp_path: Path, damage: list[tuple[int, int]]
 ) -> None:
@@ -137,14 +137,14 @@ def test_diagnose_examines_any_mixture_of_libraries(
 
 def test_fatbin_reads_the_device_code(tmp_path: Path) -> None:
     data = container((2, 7, 80), (2, 8, 100)) + container((1, 9, 121))
-    code = fatbin.read(_elf.read(written(tmp_path, with_section(b".nv_fatbin", data))))
-    assert code == fatbin.DeviceCode(frozenset({80, 100}), frozenset({121}), 13)
+    code = binaries.read(_elf.read(written(tmp_path, with_section(b".nv_fatbin", data))))
+    assert code == binaries.DeviceCode(frozenset({80, 100}), frozenset({121}), 13)
 
 
 @pytest.mark.parametrize("section", [b".nv_fatbin", b".other"])
 @pytest.mark.parametrize("data", [b"", bytes(64), container((2, 7, 80), magic=1), container()])
 def test_fatbin_returns_none_without_device_code(tmp_path: Path, section: bytes, data: bytes) -> None:
-    assert fatbin.read(_elf.read(written(tmp_path, with_section(section, data)))) is None
+    assert binaries.read(_elf.read(written(tmp_path, with_section(section, data)))) is None
 
 
 def test_libraryset_reports_a_library_whose_section_table_is_cut(tmp_path: Path) -> None:

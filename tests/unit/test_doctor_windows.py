@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_doctor as doctor
-from cudnn_doctor import Requirements, pe
+from cudnn_doctor import Requirements, binaries
 from cudnn_doctor.read.elf import ElfError
 from tests.pe_files import AMD64, ARM64, I386, make_cudnn, make_pe
 
@@ -294,7 +294,7 @@ def test_commands_quote_for_the_shell_of_windows(tmp_path: Path) -> None:
 def test_pe_reads_exports_imports_and_constants(tmp_path: Path) -> None:
     imports = {"cudnn_graph64_9.dll": ["cudnnA", "cudnnB"], "KERNEL32.dll": ["Sleep"]}
     (tmp_path / "x.dll").write_bytes(make_pe("x.dll", {"cudnn_ops_infer_version": 7, "b": 1}, imports))
-    read = pe.read(str(tmp_path / "x.dll"))
+    read = binaries.read_dll(str(tmp_path / "x.dll"))
     assert (read.machine, read.soname, read.needed) == (62, "x.dll", ("cudnn_graph64_9.dll", "kernel32.dll"))
     assert read.constant("cudnn_ops_infer_version") == 7
     assert (set(read.symbols.exports), read.symbols.undefined) == (
@@ -309,7 +309,7 @@ def test_pe_reads_hostile_headers_without_other_errors(tmp_path: Path, offset: i
     for value in (0, 0xFFFFFFFF, 0x7FFFFFFF, len(sound)):
         path.write_bytes(at(offset, struct.pack("<I", value))(sound))
         try:
-            assert pe.read(str(path)).symbols is not None
+            assert binaries.read_dll(str(path)).symbols is not None
         except ElfError as error:
             assert error.path == str(path)
 
@@ -318,14 +318,14 @@ def test_pe_reads_hostile_headers_without_other_errors(tmp_path: Path, offset: i
 def test_pe_names_a_truncated_file(tmp_path: Path, size: int) -> None:
     (tmp_path / "x.dll").write_bytes(make_pe("x.dll", {"a": 1})[:size])
     with pytest.raises(ElfError) as caught:
-        pe.read(str(tmp_path / "x.dll"))
+        binaries.read_dll(str(tmp_path / "x.dll"))
     assert caught.value.kind in ("empty", "truncated", "malformed", "foreign")
 
 
 def test_pe_reports_other_machines(tmp_path: Path) -> None:
     for machine, expected in ((AMD64, 62), (ARM64, 183)):
         (tmp_path / "x.dll").write_bytes(make_pe("x.dll", machine=machine))
-        assert pe.read(str(tmp_path / "x.dll")).machine == expected
+        assert binaries.read_dll(str(tmp_path / "x.dll")).machine == expected
 
 
 # --- the files of a real wheel -----------------------------------------------------------------------------

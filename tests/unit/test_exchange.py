@@ -10,9 +10,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from cudnn_ct.cuda import device as devices
-from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop
+from cudnn_ct.cuda import lifetime as events
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.shapes.specs import TensorSpec
@@ -71,7 +70,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     """Replace the driver; return pairs of streams: the awaited one, and the waiting one."""
     seen: Waits = []
     View.seen = []
-    monkeypatch.setattr(devices, "device_count", lambda: 1)
+    monkeypatch.setattr(streams, "device_count", lambda: 1)
     monkeypatch.setattr(interop, "_memory_view", lambda: View)
     monkeypatch.setattr(events, "wait_stream", lambda one, two: seen.append((one.handle, two.handle)))
     monkeypatch.setattr(streams, "is_capturing", lambda stream: False)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from cudnn_ct.array_creation import as_operand
-from cudnn_ct.cuda import device as devices
-from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import foreign, interop
+from cudnn_ct.cuda import lifetime as events
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.ops._operands import import_arrays
@@ -77,7 +76,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(devices, "device_count", lambda: 1)
+    monkeypatch.setattr(streams, "device_count", lambda: 1)
     monkeypatch.setattr(events, "wait_stream", lambda one, two: seen.append((one.handle, two.handle)))
     monkeypatch.setattr(streams, "is_capturing", lambda stream: False)
     monkeypatch.setattr(streams, "set_device", lambda device: None)

@@ -26,7 +26,7 @@ from tests.unit.cuda_driver import install
 driver = install()
 
 import cudnn_ct as ct
-from cudnn_ct.cuda import device as devices
+from cudnn_ct.cuda import stream as devices
 
 def count():
     ct.config.deterministic = True

@@ -31,7 +31,7 @@ LEVELS = (
         ),
         *("_caches", "_config", "_handle", "shapes", "gradients"),
     ),
-    (*("_dlopen", "_lib", "_cublaslt", "facts", "_info", "preloading", "_cache_files"),),
+    (*("_dlopen", "_lib", "_cublaslt", "facts", "_info", "_cache_files"),),
     (
         *("cuda", "array", "array_shapes", "array_creation", "raw_memory", "descriptors"),
         *("context", "availability", "_raw"),
@@ -168,7 +168,7 @@ def test_cuda_libraries_are_imported_only_by_the_cuda_folder() -> None:
     importers = {found.by for found in imports() if found.of.startswith(("cuda.core", "cuda.bindings"))}
     assert importers <= {"cuda.driver"}
     users = {found.by for found in imports() if found.of == ".cuda.driver"}
-    names = ("device", "event", "graph", "interop", "memory", "movable", "pointers", "replay", "stream")
+    names = ("graph", "interop", "lifetime", "memory", "movable", "pointers", "replay", "stream")
     assert users <= {f"cuda.{name}" for name in names}
 
 

@@ -8,8 +8,7 @@ from math import gcd, prod
 
 from ...errors import NotSupportedError
 from ...facts import Target
-from ...graph.broadcasts import wrong_broadcasts, wrong_conversions
-from ...graph.layouts import BROADCASTS, CONVERSIONS, known
+from ...graph.layouts import BROADCASTS, CONVERSIONS, known, wrong_broadcasts, wrong_conversions
 from ...graph.offline import target_of
 from ...graph.operations import Graph, Tensor
 from ...legal.conditions import applying

@@ -9,7 +9,7 @@ from ..._hints import UNSET, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
-from ...graph.broadcasts import in_words
+from ...graph.layouts import in_words
 from ...plans.wrappers import zero_results
 from ...shapes.checks import Outs, Specs
 from ...shapes.epilogue import WITHOUT_AMAX
