@@ -228,4 +228,4 @@ def finish_imports(timeout: float | None = None) -> None:
 def _import(names: list[str]) -> None:
     with suppress(Exception):  # the first use of the module raises it again
         for name in names:
-            import_module(f"{PACKAGES[0]}.{name}")
+            import_module(f".{name}", PACKAGES[0])

@@ -88,7 +88,7 @@ class Clocks:
         """Take the place of the device and of the host's clock."""
         monkeypatch.setattr(benchmark, "perf_counter", lambda: self.now / 1000)
         monkeypatch.setattr(benchmark.events, "elapsed", self.elapsed)
-        monkeypatch.setattr(benchmark.devices, "cache_size", lambda device: CACHE)
+        monkeypatch.setattr(benchmark.streams, "cache_size", lambda device: CACHE)
         monkeypatch.setattr(benchmark.memory, "memory_info", lambda device: (self.free, self.free))
         monkeypatch.setattr(benchmark.memory, "fill", self.fill)
         monkeypatch.setattr(benchmark.allocator, "allocate", self.allocate)
