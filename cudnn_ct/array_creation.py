@@ -11,7 +11,7 @@ from ._hints import UNSET, corrected, known_keywords
 from .array import DeviceArray
 from .cuda import foreign, interop
 from .cuda import stream as streams
-from .cuda.pointers import refuse_address
+from .cuda.interop import refuse_address
 from .cuda.stream import Stream, resolve_stream
 from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotInitializedError

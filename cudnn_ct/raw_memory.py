@@ -10,7 +10,7 @@ from . import array_shapes
 from ._hints import UNSET, corrected, known_keywords
 from .array import DeviceArray
 from .cuda.array_key import ArrayKey, array_key
-from .cuda.pointers import DEVICE, HOST, NOWHERE, Allocation, address_of, allocation_at
+from .cuda.interop import DEVICE, HOST, NOWHERE, Allocation, address_of, allocation_at
 from .cuda.stream import as_device, resolve_stream
 from .dtypes import DTYPES, as_dtype
 from .shapes.parse import as_ints

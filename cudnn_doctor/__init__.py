@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .checks import Requirements as Requirements
+    from .checks import lacks_code as lacks_code
     from .diagnosis import Diagnosis as Diagnosis
     from .diagnosis import diagnose as diagnose
     from .diagnosis import verdict_lines as verdict_lines
@@ -18,17 +20,15 @@ if TYPE_CHECKING:
     from .finding import codes as codes
     from .process import diagnose_process as diagnose_process
     from .process import here as here
-    from .requirements import Requirements as Requirements
-    from .requirements import lacks_code as lacks_code
 
 __version__ = "0.1.0"  # of cudnn_ct too, which is in the same wheel
 
 # The loader of `cudnn_ct` imports `read`, and one or two of the other modules only after a failure.
 _NAMES = {
+    "checks": ("Requirements", "lacks_code"),
     "diagnosis": ("Diagnosis", "diagnose", "verdict_lines"),
     "finding": ("Finding", "Severity", "codes"),
     "process": ("diagnose_process", "here"),
-    "requirements": ("Requirements", "lacks_code"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from . import checks, companions, conda, libraryset, locate, packages, records, requirements, search
+from . import checks, companions, conda, libraryset, locate, packages, records, search
+from .checks import Requirements
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, divided, target, write
 from .read import files as _files
 from .read.installation import companion_version
 from .read.libraries import old_version
-from .requirements import Requirements
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def static(
     ):  # fmt: skip
         yield from check(found)
     yield from packages.check_records(found, deep)
-    yield from requirements.check(found, asked)
+    yield from checks.check_requirements(found, asked)
     yield from packages.known_bad(found, _cublas(found), asked.archs)
 
 

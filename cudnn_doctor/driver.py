@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from . import companions, requirements, sandbox
+from . import checks, companions, sandbox
+from .checks import Requirements
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
 from .read import files as _files
-from .requirements import Requirements
 from .sandbox import Report
 
 # The oldest driver, and the CUDA version that it reports, for each CUDA major version.
@@ -178,7 +178,7 @@ def _removal(path: str) -> dict[str, str]:
 def _device(found: LibrarySet | None, device: dict[str, Any], release: str) -> Iterator[Finding]:
     name = f"GPU {device['index']} ({device['name']})"
     if found and found.version:
-        yield from requirements.check_arch(found, device["arch"])
+        yield from checks.check_arch(found, device["arch"])
     if device["status"]:
         yield from _failed(f"creating a context on {name}", device["status"], release)
     elif device["free"] < MIN_FREE:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from . import companions, driver, sandbox
+from .checks import Requirements
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 from .read import elf as _elf
 from .read import files as _files
 from .read.libraries import file_name
 from .read.versions import format_version, version_number
-from .requirements import Requirements
 from .sandbox import Report
 
 # Statuses of cuDNN 9 that broken installations cause.

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any, NoReturn
 
 from . import __version__, report, search
+from .checks import Requirements
 from .diagnosis import Diagnosis, diagnose, sort
 from .finding import Severity, codes, finding, is_styled
 from .read import files as _files
 from .read import gpus as _gpus
-from .requirements import Requirements
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import checks, libraryset, requirements
+from . import checks, libraryset
+from .checks import Requirements
 from .diagnosis import Diagnosis, sort
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
 from .load_check import SILENT
 from .read import files as _files
 from .read.libraries import file_name
-from .requirements import Requirements
 
 
 def here() -> Diagnosis:
@@ -45,7 +45,7 @@ def diagnose_process(pid: int, asked: Requirements | None = None) -> Diagnosis:
         if found:
             sets.append(replace(found, needs=asked.needs))
     findings = [found for each in sets for check in checks.CHECKS for found in check(each)]
-    findings += [found for each in sets[:1] for found in requirements.check(each, asked)]
+    findings += [found for each in sets[:1] for found in checks.check_requirements(each, asked)]
     findings += _judge(pid, mapped, list(folders), sets)
     tiers = {"static": "done", "process": "done"}
     return Diagnosis(subject, tuple(sets), sort(findings), tiers, {"process": {"pid": pid, "mapped": mapped}})

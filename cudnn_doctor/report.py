@@ -11,7 +11,7 @@ from itertools import groupby
 from time import gmtime, strftime
 from typing import Any
 
-from . import __version__, checks, requirements
+from . import __version__, checks
 from .diagnosis import Diagnosis
 from .finding import Finding, Severity, codes, printable
 from .libraryset import LibrarySet, write
@@ -150,7 +150,7 @@ def _checked(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _gpus(found: LibrarySet) -> str:
     sass, ptx = checks.coverage(found)
-    real = [f"{arch / 10:.1f}" for arch in sorted(sass & requirements.REAL)]
+    real = [f"{arch / 10:.1f}" for arch in sorted(sass & checks.REAL)]
     newer = [f"PTX for GPUs newer than {max(ptx) / 10:.1f}"] if ptx else []
     return ", ".join(real + newer)
 
@@ -300,7 +300,7 @@ def _set(found: LibrarySet, diagnosis: Diagnosis) -> dict[str, Any]:
         "version": write(found.version) if found.version else None,
         "kind": found.kind,
         "cuda": found.cuda or None,
-        "sass": sorted(sass & requirements.REAL),
+        "sass": sorted(sass & checks.REAL),
         "ptx": sorted(ptx),
         "libraries": [
             {

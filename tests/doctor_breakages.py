@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudnn_doctor import Diagnosis
-from cudnn_doctor.requirements import Requirements
+from cudnn_doctor.checks import Requirements
 from tests.doctor_environments import (
     BLAS12,
     CT2,

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import cudnn_doctor as doctor
-from cudnn_doctor.requirements import Requirements
+from cudnn_doctor.checks import Requirements
 from tests import fast_pip
 from tests.elf_files import NOT_JIT, make_cudnn, make_defining, make_elf, make_header
 

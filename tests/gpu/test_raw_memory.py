@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.cuda.pointers import allocation_at
+from cudnn_ct.cuda.interop import allocation_at
 
 from .conftest import library, own_stream
 from .libraries import settle

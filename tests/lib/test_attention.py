@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cudnn_ct.graph.candidates import first_engine
-from cudnn_ct.graph.pixels import pixels
 from cudnn_ct.graph.offline import Planner, target_of
+from cudnn_ct.graph.pixels import pixels
 from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.legal.rules import engine_rules
 from cudnn_ct.ops._formulas import conversion_graph

@@ -30,9 +30,9 @@ from cudnn_ct.facts import Target
 from cudnn_ct.graph import plan as graph_plans
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.engines import Engine, heuristic_configs, plan_to_json
-from cudnn_ct.graph.pixels import pixels
 from cudnn_ct.graph.native import operation_graph
 from cudnn_ct.graph.offline import Planner
+from cudnn_ct.graph.pixels import pixels
 from cudnn_ct.graph.plan import BackendDescriptor
 from cudnn_ct.legal.conditions import applying
 from cudnn_ct.legal.subjects import subjects_of

@@ -30,6 +30,7 @@ from cudnn_doctor import (
     records,
     search,
 )
+from cudnn_doctor.checks import Requirements
 from cudnn_doctor.finding import Finding, Severity, codes, finding
 from cudnn_doctor.libraryset import LibrarySet
 from cudnn_doctor.read import elf as _elf
@@ -37,7 +38,6 @@ from cudnn_doctor.read import files as _files
 from cudnn_doctor.read.installation import inspect
 from cudnn_doctor.read.libraries import CUDA, SUBLIBRARIES, Library
 from cudnn_doctor.read.versions import Need
-from cudnn_doctor.requirements import Requirements
 from cudnn_doctor.sandbox import Report
 from tests.doctor_sites import read
 from tests.elf_files import NOT_JIT, make_cudnn, make_defining, make_elf, make_header, make_jit
