@@ -80,7 +80,7 @@ class Limits(NamedTuple):
 @click.argument("versions", nargs=-1, required=True, metavar="VERSION...")
 @partial(convolution_options, required=False)
 @click.option("--file", type=click.Path(exists=True, dir_okay=False), help="A Python file with the problem.")
-@gpu_option("Plan without a GPU, for one that is described.")
+@gpu_option
 @click.option(
     "--download", type=click.Path(file_okay=False), metavar="DIR", help="Let pip download missing versions."
 )

@@ -194,14 +194,11 @@ def _compile(select: Callable[[Any], Any], planner: Any) -> None:
     """Compile the graphs that are selected for a problem."""
     from cudnn_ct.cli.compile_child import compile_first
     from cudnn_ct.graph.offline import ShapesOnly
-    from cudnn_ct.graph.recording import RecordedPlans, begin, end
+    from cudnn_ct.graph.recording import RecordedPlans, into
 
     recorded = RecordedPlans()
-    begin(recorded)
-    try:
+    with into(recorded):
         select(ShapesOnly())
-    finally:
-        end(recorded)
     for request in recorded.requests.values():
         compile_first(request, planner)
 

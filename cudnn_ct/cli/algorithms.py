@@ -72,7 +72,7 @@ COLUMNS: tuple[Column, ...] = (
 @convolution_options
 @click.option("--no-timing", is_flag=True, help="List the algorithms without timing them.")
 @click.option("--top", metavar="N", type=click.IntRange(min=1), help="List only the first N.")
-@gpu_option("Plan without a GPU, for one that is described.")
+@gpu_option
 @click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
 @json_option
 def algorithms_command(

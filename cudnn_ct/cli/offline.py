@@ -73,23 +73,20 @@ class PlanningError(CudnnError):
 gpus_option = click.option("--gpu", "gpus", required=True, multiple=True, help=f"{GPU_HELP} May be repeated.")
 
 
-def gpu_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds ``--gpu`` with a sentence of help, and ``--device``, its former name."""
+def gpu_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--gpu``, and ``--device``, its former name, to a command."""
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("--gpu", metavar="GPU", help=f"{text} {GPU_HELP}")
-        @click.option("--device", hidden=True)
-        @functools.wraps(command)
-        def renamed(gpu: str | None, device: str | None, **options: Any) -> Any:
-            if device is not None:
-                if gpu is not None:
-                    raise click.UsageError("--gpu and --device are one option: pass --gpu alone")
-                note("--device was renamed: use --gpu")
-            return command(gpu=gpu if device is None else device, **options)
+    @click.option("--gpu", metavar="GPU", help=f"Plan without a GPU, for one that is described. {GPU_HELP}")
+    @click.option("--device", hidden=True)
+    @functools.wraps(command)
+    def renamed(gpu: str | None, device: str | None, **options: Any) -> Any:
+        if device is not None:
+            if gpu is not None:
+                raise click.UsageError("--gpu and --device are one option: pass --gpu alone")
+            note("--device was renamed: use --gpu")
+        return command(gpu=gpu if device is None else device, **options)
 
-        return renamed
-
-    return add
+    return renamed
 
 
 def read_gpu(gpu: str | os.PathLike[str]) -> dict[str, Any]:

@@ -300,7 +300,10 @@ def selftest_command(op: tuple[str, ...], as_json: bool) -> None:
     parts of cuDNN that need none, and exits with 3 (with 1 if a check fails).
     """
     here = available()
-    chosen = list(_on_gpu(op) if here else checks())
+    on_gpu = (
+        (case.operation, partial(attempt, case)) for case in cases() if case.operation in (op or OPERATIONS)
+    )
+    chosen = list(on_gpu if here else checks())
     rows = []
     with progress("selftest", len(chosen)) as tick:
         for name, check in chosen:
@@ -321,12 +324,6 @@ def selftest_command(op: tuple[str, ...], as_json: bool) -> None:
     if not here:
         need_library()
         fail(f"no operation was run: {here.reason}", NOTHING)
-
-
-def _on_gpu(only: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], Outcome]]]:
-    for case in cases():
-        if not only or case.operation in only:
-            yield case.operation, partial(attempt, case)
 
 
 def _version() -> str | None:

@@ -130,7 +130,7 @@ def is_foreign(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] == "cuda"
 
 
-def as_cudnn_error(error: Exception, doing: str, stream: Hashable = None) -> CudnnError:
+def as_cudnn_error(error: Exception, doing: str) -> CudnnError:
     """Convert an exception of cuda.core, its bindings or its path finder."""
     text = " ".join(str(error).split())
     if type(error).__name__ == "DynamicLibNotFoundError" and "cuda" in text:
@@ -138,10 +138,10 @@ def as_cudnn_error(error: Exception, doing: str, stream: Hashable = None) -> Cud
             "no CUDA driver: libcuda.so.1 was not found. Install the NVIDIA driver, or start the "
             "container with access to the GPU"
         )
-    return _failed(doing, text, stream)
+    return _failed(doing, text)
 
 
-def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
+def _failed(doing: str, text: str, stream: Hashable = None) -> CudnnError:
     if "NO_DEVICE" in text:
         return NotInitializedError("the CUDA driver shows no device; check CUDA_VISIBLE_DEVICES")
     if "CUDA_ERROR_NOT_INITIALIZED" in text:  # after a fork, if another library had initialized the driver

@@ -65,8 +65,7 @@ def record_plans(*, shapes_only: bool | None = None) -> Iterator[RecordedPlans]:
         else:
             for one in context.local.contexts.values():
                 one.calls.clear()  # prepared calls, which are prepared again
-        recording.begin(made)
-        block.callback(recording.end, made)
+        block.enter_context(recording.into(made))
         yield made
 
 

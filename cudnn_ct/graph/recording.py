@@ -208,14 +208,14 @@ def record_first(ways: Iterable[Callable[[], Any]]) -> Any:
     return result
 
 
-def begin(recording: RecordedPlans) -> None:
-    """Begin to record into an object."""
+@contextmanager
+def into(recording: RecordedPlans) -> Iterator[None]:
+    """Record into an object in a block, in all threads."""
     _recordings.append(recording)
-
-
-def end(recording: RecordedPlans) -> None:
-    """Stop to record into an object."""
-    _recordings.remove(recording)
+    try:
+        yield
+    finally:
+        _recordings.remove(recording)
 
 
 def read_requests(content: object) -> list[PlanRequest]:
