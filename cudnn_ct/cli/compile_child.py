@@ -18,19 +18,12 @@ from typing import Any, BinaryIO
 
 from cudnn_doctor.read.versions import defects
 
+from .. import errors
 from .._algorithm_names import is_engine
 from .._config import config
 from ..array_shapes import ShapeArray
 from ..context import Context
-from ..errors import (
-    AllocationError,
-    Caller,
-    CudnnError,
-    Explanation,
-    NotSupportedError,
-    caller_from,
-    format_version,
-)
+from ..errors import AllocationError, CudnnError, Explanation, NotSupportedError
 from ..graph.candidates import engine_by_name, engine_candidates, first_engine
 from ..graph.engines import Engine, execution_plan, heuristic_modes
 from ..graph.exchange import record_plans
@@ -169,7 +162,7 @@ def _reasons(found: Explanation) -> str:
 def _check_gpu(planner: Planner) -> None:
     """Raise NotSupportedError if this version does not run on the GPU at all, though it has engines."""
     arch = "{}.{}".format(*compute_capability(planner))
-    for row in defects(format_version(planner.library.version), "all", arch):
+    for row in defects(errors.format_version(planner.library.version), "all", arch):
         if row["effect"] == "unsupported":
             raise NotSupportedError(f"{row['message']}; {row['advice']} ({row['source']})")
 
@@ -209,7 +202,7 @@ def _of_calls(calls: Any) -> RecordedPlans:
             for row in rows:
                 name, arguments = _call(row)
                 _operation(name)(**{key: _argument(value, key) for key, value in arguments.items()})
-                call = str(Caller(name, f"calls[{made}]"))
+                call = str(errors.Caller(name, f"calls[{made}]"))
                 for key, request in recorded.requests.items():
                     recorded.requests[key] = request if request.call else request._replace(call=call)
                 made += 1
@@ -259,7 +252,7 @@ def _argument(value: Any, name: str) -> Any:
 
 def _label(request: PlanRequest) -> dict[str, Any]:
     """Return what names a graph: its nodes, its operands, and the operation and the line that made it."""
-    made_by = caller_from(request.call)
+    made_by = errors.caller_from(request.call)
     nodes = ", ".join(one.row for one in request.graph.nodes)
     operands = [str(tensor.spec) for tensor in request.graph.operands]
     return {

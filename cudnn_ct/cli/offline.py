@@ -29,18 +29,10 @@ from cudnn_doctor.probe import end_with
 from cudnn_doctor.read.files import contents
 from cudnn_doctor.read.gpus import capabilities, one_described, read_description
 
-from .. import _lib
+from .. import _lib, errors
 from .._config import config
 from .._dlopen import open_library
-from ..errors import (
-    BadParamError,
-    Caller,
-    CudnnError,
-    Explanation,
-    NotSupportedError,
-    format_version,
-    warn_caller,
-)
+from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError
 from ..graph.explain import explain_graph
 from ..graph.gpus import description_of
 from ..graph.offline import Planner
@@ -167,7 +159,7 @@ def each_graph(file: str | Path, description: dict[str, Any], output: str = "") 
 
 def called(row: dict[str, Any]) -> str:
     """Return the operation of a graph and its line in the program, such as ``conv at train.py:12``."""
-    return str(Caller(row["operation"], row["line"]))
+    return str(errors.Caller(row["operation"], row["line"]))
 
 
 def _lines(progress: Path) -> list[Any]:
@@ -178,7 +170,7 @@ def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) ->
     """Return the answer of a module in a child process without a driver; raise the errors of :func:`plan`."""
     library = _lib.load()
     if library.version < SINCE:
-        have = format_version(library.version)
+        have = errors.format_version(library.version)
         raise NotSupportedError(f"planning for a described GPU needs cuDNN >= 9.8, have {have}")
     # The descriptor of a file in memory with all functions that the libraries need.
     found = libraryset.read(os.path.dirname(library.path))
@@ -215,11 +207,11 @@ def _copy_of_stderr() -> int | None:
         return None
 
 
-def _warn_of_missing(errors: str) -> None:
+def _warn_of_missing(printed: str) -> None:
     """Warn if cuDNN looked up functions that the stub of the driver lacks: it then has fewer engines."""
-    missing = sorted(set(re.findall(r"Could not load symbol (cu\w+)", errors)))
+    missing = sorted(set(re.findall(r"Could not load symbol (cu\w+)", printed)))
     if missing:
-        warn_caller(
+        errors.warn_caller(
             f"engines that are compiled at run time may be missing: cuDNN looks up {', '.join(missing)}, "
             "which the stub of the CUDA driver lacks; use a newer cudnn_ct"
         )

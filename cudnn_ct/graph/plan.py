@@ -11,19 +11,13 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar
 
+from .. import errors
 from .._bindings.types import cudnnBackendDescriptor_t
 from .._caches import BoundedDict
 from .._handle import NativeHandle, destroy_native
 from ..context import Context
 from ..dtypes import GRAPH_DTYPES
-from ..errors import (
-    AllocationError,
-    BadParamError,
-    CudnnError,
-    NotInitializedError,
-    NotSupportedError,
-    without_frames,
-)
+from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from ..plans.workspace import align_after, nbytes_of
 from ..shapes.specs import ALIGNMENT, UNALIGNED
@@ -88,7 +82,7 @@ class BackendDescriptor(NativeHandle):
             library.cudnnBackendFinalize(self)
         except BaseException as error:
             self.close()
-            if isinstance(error, NotInitializedError) and of_kind.name.startswith(_PLANNED):
+            if isinstance(error, errors.NotInitializedError) and of_kind.name.startswith(_PLANNED):
                 _raise_without_implementation(error)
             raise
 
@@ -162,10 +156,10 @@ def attempt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Cudn
     except AllocationError:
         raise
     except CudnnError as error:
-        return without_frames(error)
+        return errors.without_frames(error)
 
 
-def _raise_without_implementation(error: NotInitializedError) -> None:
+def _raise_without_implementation(error: errors.NotInitializedError) -> None:
     """Raise NotSupportedError for an operation that cuDNN cannot initialise, although its handle works."""
     if error.status == NOT_INITIALIZED:  # as cuDNN 9.19 returns for it
         raise NotSupportedError(

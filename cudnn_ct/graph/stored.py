@@ -9,20 +9,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from .. import errors
 from .._bindings.enums import DataType
 from ..context import Context
 from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES
-from ..errors import (
-    AllocationError,
-    CudnnError,
-    ExecutionFailedError,
-    NotInitializedError,
-    NotSupportedError,
-    caller,
-    format_version,
-    warn_caller,
-)
+from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotInitializedError, NotSupportedError
 from ..facts import digest
 from ..plans.base import Candidate
 from ..plans.comparison import difference, tolerance_of
@@ -139,7 +131,7 @@ def to_store(
     """Return a plan for the store; the reason if it cannot be stored."""
     # cuDNN 9.28 omits the tensors of sub-graphs and ragged offsets from the JSON of a plan. A plan of a
     # dynamic graph shares compiled kernels with other plans, which are stored in its place.
-    facts = _facts(candidate, context, request.call or str(caller()))
+    facts = _facts(candidate, context, request.call or str(errors.caller()))
     if request.graph.dynamic:
         cache = operation_graph(request.graph, context).kernel_cache
         if isinstance(context, Planner):
@@ -258,8 +250,8 @@ def _difference(
         return f"it has {candidate.algorithm}, expected {request.engine}"
     version = written["cudnnVersion"]
     if version != context.library.version:
-        have = format_version(context.library.version)
-        return f"it was compiled by cuDNN {format_version(version)}, this is {have}"
+        have = errors.format_version(context.library.version)
+        return f"it was compiled by cuDNN {errors.format_version(version)}, this is {have}"
     device = written.get("GPUProfile")
     if device is not None and name_of_description(device) != gpu_name(context):
         return f"it was compiled for {name_of_description(device)}, this is {gpu_name(context)}"
@@ -310,7 +302,9 @@ class CheckedPlan(GraphPlan):
     def _check(self, context: Context, pointers: Sequence[int]) -> None:
         other = self._other_engine(context)
         if other is None:
-            warn_caller(f"an imported plan is used unverified: no other engine than {self.candidate} exists")
+            errors.warn_caller(
+                f"an imported plan is used unverified: no other engine than {self.candidate} exists"
+            )
             plan_store().checked(self._key)
             return
         mine = GraphPlan(self._graph, self.native, self.candidate)
