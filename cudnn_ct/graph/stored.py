@@ -18,24 +18,14 @@ from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotIniti
 from ..facts import digest
 from ..plans.base import Candidate
 from ..plans.comparison import difference, tolerance_of
+from . import plan_store as stores
 from .attributes import graph_text
 from .engines import Engine, execution_plan, heuristic_configs, plan_to_json
 from .native import operation_graph
 from .offline import Planner, ShapesOnly, gpu_name, name_of_description, target
 from .operations import Graph, tensors_of_graph
 from .plan import BackendDescriptor, GraphPlan, VariantPack, attempt
-from .plan_store import (
-    DESCRIPTION,
-    DEVICE,
-    PlanStore,
-    StoredPlan,
-    is_timing,
-    key_here,
-    marked,
-    plan_store,
-    uses_plans,
-    why_elsewhere,
-)
+from .plan_store import PlanStore, StoredPlan
 from .recording import PlanRequest, active, record
 
 CompiledPlan = tuple[BackendDescriptor, Candidate]
@@ -70,24 +60,24 @@ def graph_plan(
     if isinstance(context, ShapesOnly):
         record(request)
         return cast(GraphPlan, NoPlan())
-    if isinstance(context, Planner) or not (uses_plans(compiled) or active()):
+    if isinstance(context, Planner) or not (stores.uses_plans(compiled) or active()):
         return GraphPlan(request.graph, *make())
-    store = plan_store()
+    store = stores.plan_store()
 
     def made() -> CompiledPlan:
         plan = make()
-        if not is_timing():
+        if not stores.is_timing():
             _save(store, request, *plan, context)
         return plan
 
     if request.graph.dynamic:  # its plan cannot be stored, but its kernels
         return GraphPlan(request.graph, *made())
     key = plan_key(request, context)
-    used = key_here(store, key, context)
+    used = stores.key_here(store, key, context)
     found = _load(store, used, request, context, select)
-    if found is None and compiled and not is_timing():
+    if found is None and compiled and not stores.is_timing():
         with store.lock(key) as waited:
-            used = key_here(store, key, context)
+            used = stores.key_here(store, key, context)
             found = _load(store, used, request, context, select) if waited else made()
     found = found or made()  # not in turns if another GPU of the kind has compiled kernels of its own
     if store.needs_check(used):
@@ -121,7 +111,7 @@ def choice_entry(
 
 def _facts(candidate: Candidate, context: Context | Planner, call: str = "") -> dict[str, Any]:
     row = candidate._replace(problem=None, time_ms=None)._asdict()
-    origin = DESCRIPTION if isinstance(context, Planner) else DEVICE
+    origin = stores.DESCRIPTION if isinstance(context, Planner) else stores.DEVICE
     return {"candidate": row, "origin": origin, **({"call": call} if call else {})}
 
 
@@ -138,7 +128,7 @@ def to_store(
             cache.stored = 0  # each request that is compiled for a file has an entry
         kernels = cache.entry(facts)
         return (
-            kernels and marked(kernels, context)
+            kernels and stores.marked(kernels, context)
         ) or f"the kernels of {candidate} are not stored: there are no new ones, or cuDNN is too old"
     try:
         text = plan_to_json(native)
@@ -147,7 +137,7 @@ def to_store(
         return f"cuDNN cannot write the plan of {candidate}: {type(error).__name__} {error}"
     if wrong:
         return f"cuDNN's JSON of the plan of {candidate} is incomplete: {wrong}"
-    return marked(StoredPlan(plan_key(request, context), facts, text.encode()), context)
+    return stores.marked(StoredPlan(plan_key(request, context), facts, text.encode()), context)
 
 
 def candidate_from_json(row: dict[str, Any]) -> Candidate:
@@ -171,7 +161,7 @@ def read_back(entry: StoredPlan, request: PlanRequest, context: Context | Planne
         wrong = _difference(json.loads(entry.text), request, candidate, context)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         wrong = f"it is malformed: {type(error).__name__} {error}"
-    if wrong := wrong or why_elsewhere(entry.text, entry.facts, context):
+    if wrong := wrong or stores.why_elsewhere(entry.text, entry.facts, context):
         return wrong
     device = target(context, "execution_plan")
     try:
@@ -217,12 +207,12 @@ def _selected(
     """Return the plan of the engine that this device selects, and store it in place of an entry."""
     made = select(stored)
     if made is stored:
-        mine: StoredPlan | str = entry._replace(facts={**entry.facts, "origin": DEVICE})
+        mine: StoredPlan | str = entry._replace(facts={**entry.facts, "origin": stores.DEVICE})
     else:
         mine = to_store(request, *made, context)
     if isinstance(mine, str):
         return made, None
-    if not is_timing():
+    if not stores.is_timing():
         store.replace(entry.key, mine, verify=made is stored and store.needs_check(entry.key))
     return made, mine
 
@@ -305,16 +295,16 @@ class CheckedPlan(GraphPlan):
             errors.warn_caller(
                 f"an imported plan is used unverified: no other engine than {self.candidate} exists"
             )
-            plan_store().checked(self._key)
+            stores.plan_store().checked(self._key)
             return
         mine = GraphPlan(self._graph, self.native, self.candidate)
         specs = [tensor.spec for tensor in self._graph.operands]
         ours, others = (_results(plan, self._graph, context, pointers) for plan in (mine, other))
         wrong = difference(specs, ours, others, tolerance_of(specs))
         if not wrong:
-            plan_store().checked(self._key)
+            stores.plan_store().checked(self._key)
             return
-        plan_store().discard(
+        stores.plan_store().discard(
             self._key, f"its result differs from that of {other.candidate.algorithm}: {wrong}"
         )
         if other.workspace > self.workspace:  # a caller has planned its workspace already
