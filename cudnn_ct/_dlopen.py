@@ -1,4 +1,4 @@
-"""Opens the files of libraries by absolute path, after their headers were read; no other module does.
+"""Finds cuDNN, and opens libraries by absolute path after their headers were read; no other module does.
 
 These are the libraries of cuDNN, and those of CUDA that it needs and requests by name.
 """

@@ -1,4 +1,4 @@
-"""Exceptions and warnings of the package, and the exception for each cuDNN status."""
+"""Exceptions and warnings, the exception for each cuDNN status, and the caller that they concern."""
 
 from __future__ import annotations
 

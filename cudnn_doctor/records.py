@@ -1,4 +1,4 @@
-"""Read the RECORD that pip wrote for each installed package."""
+"""Read the RECORD that pip wrote for each installed package, and hash the files in it."""
 
 from __future__ import annotations
 

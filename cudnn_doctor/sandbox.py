@@ -1,4 +1,4 @@
-"""Run the probe in child processes, and report the steps of each; a crash or a hang is a result."""
+"""Run the probe in child processes, also with a stub of the driver; a crash or a hang is a result."""
 
 from __future__ import annotations
 

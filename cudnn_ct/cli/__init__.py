@@ -1,4 +1,4 @@
-"""The command ``cudnn-ct``."""
+"""The command ``cudnn-ct``, and those of its commands that are short."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A caching allocator for small blocks of the default stream, whose uses are ordered and never captured.
+"""Workspaces, and a caching allocator for small blocks of the default stream.
 
-An allocation from the driver's pool takes as long as the rest of a call.
+Their uses are ordered and never captured. The driver's pool takes as long as the rest of a call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Imports the CUDA libraries for the other modules of this folder, and translates their errors.
+"""Imports the CUDA libraries for this folder, and other modules meanwhile, and translates errors of CUDA.
 
 Calls of the driver go through ``cuda.bindings``, the calls of a replay through ctypes, which takes a third of
 the time. ``cuda.core`` only describes arrays of other libraries.

@@ -1,4 +1,4 @@
-"""Attributes of backend descriptors: the attributes of each kind of descriptor, and their C types.
+"""Attributes of backend descriptors by kind, with their C types, and graphs with attributes as JSON.
 
 The names are cuDNN's names without the prefix of their kind: ``CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT`` is
 ``byte_alignment`` of a ``"tensor"``. They come from the generated enums.

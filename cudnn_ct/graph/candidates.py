@@ -1,4 +1,4 @@
-"""Engines of a graph: as candidates, in which order, and plans of them or of the first that works."""
+"""Engines of a graph as candidates, in their order, and their plans, which threads may compile ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of graphs: an execution plan, and a variant pack for each set of pointers."""
+"""Backend descriptors, and plans of graphs: execution plans with a variant pack for each set of pointers."""
 
 from __future__ import annotations
 
