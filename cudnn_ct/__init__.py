@@ -38,7 +38,7 @@ _PUBLIC = {
         "Explanation LibraryLoadError LibraryNotFoundError NotInitializedError NotSupportedError Reason "
         "VersionMismatchError"
     ),
-    "explanations": "explain",
+    "explanations": "PlanDescription explain last_plan",
     "graph.exchange": "export_plans import_plans record_plans",
     "graph.recording": "RecordedPlans",
     "ops.activation": "activation activation_backward",
@@ -85,30 +85,29 @@ _PUBLIC = {
     ),
     "ops.tensor": "add fill op_tensor scale transform",
     "plans.base": "Candidate",
-    "plans.last_plan": "PlanDescription last_plan",
     "raw_memory": "from_pointer",
-    "shapes.attention": "AttentionGradients AttentionResult",
-    "shapes.b2b_causal_conv": "B2BCausalConvGradients B2BCausalConvResult",
-    "shapes.causal_conv": "CausalConvGradients",
+    "shapes.attention": "AttentionGradients AttentionResult ScaledAttentionResult",
+    "shapes.causal_conv": (
+        "B2BCausalConvGradients B2BCausalConvResult CausalConvGradients FFTCausalConvGradients"
+    ),
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.ctc": "CTCLoss",
-    "shapes.fft_causal_conv": "FFTCausalConvGradients",
     "shapes.fused": "ScaledConvResult",
-    "shapes.gnn_aggregate": "GraphAggregateGradients GraphAggregateResult",
-    "shapes.gnn_attention": "GraphAttentionGradients GraphAttentionResult",
+    "shapes.gnn": (
+        "GraphAggregateGradients GraphAggregateResult GraphAttentionGradients GraphAttentionResult"
+    ),
     "shapes.layer_norm": "LayerNormGradients LayerNormResult RMSNormGradients RMSNormResult",
+    "shapes.layers": "pool_output_shape",
     "shapes.matmul": "MatmulGradients ScaledMatmulResult",
     "shapes.norm": "BatchNormGradients BatchNormResult",
-    "shapes.pooling": "pool_output_shape",
-    "shapes.reduction": "IndexedReduction",
     "shapes.rnn": "RNNSpec",
-    "shapes.scaled_attention": "ScaledAttentionResult",
     "shapes.sequences": "RNNGradients RNNResult",
     "shapes.spatial": "GridSampleGradients SpatialTransformerGradients",
     "shapes.specs": (
         "ActivationSpec CTCLossSpec ConvolutionSpec FilterSpec LRNSpec OpTensorSpec PoolingSpec "
         "ReduceSpec SpatialTransformerSpec TensorSpec"
     ),
+    "shapes.tensor": "IndexedReduction",
     "shapes.training_fusions": "BatchNormFinalizeResult ConvBatchNormGradients ConvStatisticsResult",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}

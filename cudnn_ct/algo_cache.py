@@ -21,7 +21,6 @@ from .autotune import candidates as stored
 from .autotune.benchmark import comparable
 from .autotune.candidates import TRANSIENT, CandidateSet
 from .autotune.measurement import benchmark_rows, benchmarking, compile_rows, large_workspaces_last
-from .autotune.request import AlgoRequest
 from .context import Context
 from .cuda import stream as streams
 from .errors import BadParamError, CudnnError, NotSupportedError, warn_caller, without_frames
@@ -29,7 +28,7 @@ from .graph import recording
 from .graph.candidates import keeping
 from .graph.offline import ShapesOnly, target_of
 from .graph.operations import Graph
-from .plans.base import Candidate, Heuristic, NotChosen, Plan, Problem, SelectedPlan, unsupported
+from .plans.base import AlgoRequest, Candidate, Heuristic, NotChosen, Plan, Problem, SelectedPlan, unsupported
 
 
 class CandidateSource(ABC):
@@ -291,7 +290,7 @@ class Selection(SelectedPlan):
         exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
         wanted = self._decision.request.deterministic and not to_time
         if wanted and row.backend in MEASURED and not exceeded:
-            from .certify.determinism import why_varying  # only for calls that ask for it
+            from .certify.certificates import why_varying  # only for calls that ask for it
 
             engine = row.algorithm if row.backend == "graph" else f"{row.backend} {row.algorithm}"
             exceeded = why_varying(self.problem, engine, plan, context)

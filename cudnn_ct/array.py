@@ -17,8 +17,7 @@ from .cuda.stream import Stream, resolve_stream
 from .cuda.typed_memory import TypedMemory
 from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotSupportedError
-from .shapes.checks import FLOATS
-from .shapes.parse import as_bool, as_choice, as_element
+from .shapes.checks import FLOATS, as_bool, as_choice, as_element
 from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
 from .shapes.views import reshape_view
 from .typing import DTypeLike, Layout, StreamLike

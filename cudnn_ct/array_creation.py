@@ -15,7 +15,7 @@ from .cuda.interop import refuse_address
 from .cuda.stream import Stream, resolve_stream
 from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotInitializedError
-from .shapes.parse import as_choice
+from .shapes.checks import as_choice
 from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
 from .typing import DTypeLike, Layout, Shape, StreamLike
 

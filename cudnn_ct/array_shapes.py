@@ -13,7 +13,7 @@ from .cuda.stream import LEGACY_DEFAULT, Stream
 from .cuda.typed_memory import TypedMemory
 from .dtypes import as_dtype
 from .errors import NotInitializedError
-from .shapes.parse import as_element
+from .shapes.checks import as_element
 from .shapes.specs import ALIGNMENT, TensorSpec, nearest_layout
 from .typing import DTypeLike, Layout, StreamLike
 

@@ -89,7 +89,7 @@ class Context:
         self.kernel_caches = BoundedDict(KERNEL_CACHES)  # compiled kernels of dynamic graphs
         # Of threads that compile for this one; used again, as each plan keeps the handle it was made with.
         self.helpers: list[Context] = []
-        self.last_call: Any = None  # the prepared call that ran last, for `plans.last_plan`
+        self.last_call: Any = None  # the prepared call that ran last, for `explanations.last_plan`
         self.watched: list[Any] | None = None  # calls that ran, for `torch.known`
         self.running = False
         self.replays = ReplayPool(device)

@@ -16,8 +16,8 @@ from ._bindings import enums, types
 from ._handle import NativeHandle
 from .dtypes import DTYPES, as_dtype
 from .shapes import specs
+from .shapes.checks import as_choice
 from .shapes.conv import MODES
-from .shapes.parse import as_choice
 from .shapes.specs import INT_MAX, MAX_AXES
 
 S = TypeVar("S")  # the spec of a kind of descriptor

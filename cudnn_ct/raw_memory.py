@@ -13,7 +13,7 @@ from .cuda.array_key import ArrayKey, array_key
 from .cuda.interop import DEVICE, HOST, NOWHERE, Allocation, address_of, allocation_at
 from .cuda.stream import as_device, resolve_stream
 from .dtypes import DTYPES, as_dtype
-from .shapes.parse import as_ints
+from .shapes.checks import as_ints
 from .shapes.specs import UNALIGNED, TensorSpec, check_shape
 from .typing import DTypeLike, PointerLike, Shape, StreamLike
 

@@ -28,9 +28,9 @@ from cudnn_ct.errors import CudnnError, LibraryLoadError, VersionMismatchError, 
 from cudnn_ct.ops._operands import stream_of
 from cudnn_ct.ops.tensor import transform
 from cudnn_ct.plans.base import Candidate
+from cudnn_ct.shapes.checks import as_choice, as_float, as_int
 from cudnn_ct.shapes.conv import PADDINGS
 from cudnn_ct.shapes.norm import check_epsilon
-from cudnn_ct.shapes.parse import as_choice, as_float, as_int
 from cudnn_ct.shapes.specs import INT_MAX
 from cudnn_ct.typing import Algo, ArrayLike, Padding, PerAxis
 from cudnn_doctor.read.installation import header_version

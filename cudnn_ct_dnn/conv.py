@@ -12,8 +12,8 @@ from cudnn_ct._config import config
 from cudnn_ct.array import DeviceArray
 from cudnn_ct.errors import warn_caller
 from cudnn_ct.ops.conv.conv import conv, conv_backward_data, conv_backward_filter
+from cudnn_ct.shapes.checks import as_choice
 from cudnn_ct.shapes.conv import conv_output_shape
-from cudnn_ct.shapes.parse import as_choice
 from cudnn_ct.shapes.specs import check_shape
 from cudnn_ct.typing import Algo, ArrayLike, ConvMode, Precision
 

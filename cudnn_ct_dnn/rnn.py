@@ -10,7 +10,7 @@ from cudnn_ct.array import DeviceArray
 from cudnn_ct.ops.rnn.gradients import RNNReserve
 from cudnn_ct.ops.rnn.network import as_index
 from cudnn_ct.ops.rnn.rnn import RNN
-from cudnn_ct.shapes.parse import as_int
+from cudnn_ct.shapes.checks import as_int
 from cudnn_ct.shapes.specs import check_shape
 from cudnn_ct.typing import ArrayLike, DTypeLike, RNNDirection, RNNMode
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.ops.conv.training_graphs import DATA_SOURCE, FILTER_SOURCE, STATISTICS_SOURCE
+from cudnn_ct.shapes.arithmetic import FLOAT8
 from cudnn_ct.shapes.conv import conv_problem
-from cudnn_ct.shapes.epilogue import FLOAT8
 from cudnn_ct.shapes.specs import Shape, TensorSpec
 from cudnn_ct.shapes.training_fusions import data_gradient, filter_gradient, statistics_problem
 from cudnn_ct.typing import Layout

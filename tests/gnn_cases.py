@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct.shapes.gnn_aggregate import EXTREMES, REDUCTIONS
-from cudnn_ct.shapes.gnn_attention import ACTIVATIONS
+from cudnn_ct.shapes.gnn import ACTIVATIONS, EXTREMES, REDUCTIONS
 from tests.layers import LayerCase, Tensor, lying
 
 AGGREGATE = ("graph_aggregate", "graph_aggregate_backward")

@@ -177,7 +177,7 @@ def call(case: Case, *operands: Any) -> Any:
 
 def differentiable(case: Case) -> list[int]:
     """Return the places of the given operands that have gradients."""
-    from cudnn_ct.gradients.row import needs_of
+    from cudnn_ct.gradients.formulas import needs_of
     from cudnn_ct.gradients.table import OPERATIONS
 
     given = [place for place, shape in enumerate(case.shapes) if shape is not None]

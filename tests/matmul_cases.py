@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from cudnn_ct.shapes.epilogue import FLOAT8
+from cudnn_ct.shapes.arithmetic import FLOAT8
 from cudnn_ct.shapes.matmul import matmul_shape
 from tests.layers import FLOATS, LayerCase, Tensor, lying
 

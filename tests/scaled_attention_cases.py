@@ -9,7 +9,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.shapes.scaled_attention import WEIGHT_SCALE
+from cudnn_ct.shapes.attention import WEIGHT_SCALE
 
 Place = Callable[[np.ndarray], Any]  # puts an array on the device
 Exact = Callable[..., tuple[np.ndarray, np.ndarray]]  # attention in float64, and its statistics

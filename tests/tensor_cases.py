@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct.shapes.reduction import REDUCE_OPS
+from cudnn_ct.shapes.tensor import REDUCE_OPS
 from tests.layers import FLOATS, LayerCase, Place, Tensor, compare, lying, scales_and_out
 from tests.strategies import SCALES, in_memory_of
 

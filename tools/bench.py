@@ -37,10 +37,10 @@ from cudnn_ct.cuda import lifetime as events
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.plans.base import Candidate
+from cudnn_ct.shapes.arithmetic import CONV_DTYPES
 from cudnn_ct.shapes.checks import FLOATS
-from cudnn_ct.shapes.conv_dtype import CONV_DTYPES
+from cudnn_ct.shapes.layers import POOLING_MODES
 from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
-from cudnn_ct.shapes.pooling import POOLING_MODES
 from cudnn_ct.shapes.rnn import RNN_ALGOS, RNN_MODES
 from cudnn_ct.shapes.specs import INT_MAX, LAYOUTS
 from cudnn_ct.typing import Layout, RNNDirection

@@ -31,9 +31,8 @@ DOORS = ("torch", "jax", "cupy")  # counted apart
 # older operation uses them.
 NEW_OPERATIONS = (
     *("ops/causal_conv.py", "ops/fft_causal_conv.py", "ops/b2b_causal_conv.py", "ops/gnn/"),
-    *("shapes/causal_conv.py", "shapes/fft_causal_conv.py", "shapes/b2b_causal_conv.py", "shapes/gnn_"),
-    *("reference/causal_conv.py", "reference/fft_causal_conv.py", "reference/b2b_causal_conv.py"),
-    *("reference/gnn_", "plans/stream_call.py", "cli/selftest_graphs.py"),
+    *("shapes/causal_conv.py", "shapes/gnn.py", "reference/causal_conv.py", "reference/gnn.py"),
+    *("plans/stream_call.py", "cli/selftest_graphs.py"),
     *("ops/_compose.py", "ops/norm/group_norm.py", "shapes/group_norm.py"),
 )
 # Folders and modules whose subject are versions, engines and GPUs: kinds of nodes have the version that

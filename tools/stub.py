@@ -43,8 +43,8 @@ KNOWN = {"None", "True", "False", "NotImplementedError"}  # names that need no i
 # Where names of types are defined, other than in `cudnn_ct.typing` and in the module of the operation.
 ORIGINS = {
     "ArrayLike": "numpy.typing",
-    "Array": "._cast",
-    "Outs": "._cast",
+    "Array": "._definition",
+    "Outs": "._definition",
     "Literal": "typing",
     "Iterable": "collections.abc",
     "Sequence": "collections.abc",

@@ -21,8 +21,7 @@ from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, CudnnError, NotSupportedError, without_frames
-from ..plans.base import Problem, tensors_of
-from ..plans.comparison import difference, tolerance_of
+from ..plans.base import Problem, difference, tensors_of, tolerance_of
 from ..shapes.specs import TensorSpec
 
 if TYPE_CHECKING:

@@ -24,10 +24,9 @@ from ..facts import digest
 from ..graph import recording
 from ..graph.plan_store import is_timing, plan_store, uses_plans
 from ..graph.stored import candidate_from_json, choice_entry, choice_key
-from ..plans.base import Candidate, Heuristic, Problem
+from ..plans.base import AlgoRequest, Candidate, Heuristic, Problem
 from .benchmark import DifferentResultError
 from .measurement import Exploration
-from .request import AlgoRequest
 from .store import store
 
 # Failures that do not disqualify an algorithm: a lack of memory, or an error of the device.

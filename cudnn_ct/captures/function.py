@@ -21,7 +21,7 @@ from ..cuda import foreign, interop
 from ..cuda import stream as streams
 from ..errors import PACKAGES, warn_caller
 from ..ops._operands import stream_of
-from ..shapes.parse import as_choice, as_int
+from ..shapes.checks import as_choice, as_int
 from .record import Record, as_array_of, can_launch, copy_of, record
 from .trees import convert, flatten, library_of, rebuild
 

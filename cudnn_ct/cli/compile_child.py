@@ -34,7 +34,7 @@ from ..graph.plan_store import StoredPlan, encode
 from ..graph.recording import PlanRequest, RecordedPlans, read_requests
 from ..graph.stored import CompiledPlan, to_store
 from ..plans.base import Candidate
-from ..shapes.parse import as_ints
+from ..shapes.checks import as_ints
 from ..shapes.specs import TensorSpec, check_shape
 from .offline import answer_with, user_file
 from .output import first_line, words_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from ..shapes.arithmetic import conv_dtypes
 from ..shapes.conv import ROLES, ConvProblem, conv_output_shape, conv_problem
-from ..shapes.conv_dtype import conv_dtypes
 from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from ..typing import Direction, Layout, Precision
 from .output import usage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import ref
 
 from ..dtypes import DTYPES
-from ..shapes.parse import as_bool
+from ..shapes.checks import as_bool
 from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
 from ..shapes.views import flat_index, index_view, transpose_view
 from ..typing import Index, Layout

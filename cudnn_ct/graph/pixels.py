@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..dtypes import DTYPES
+from ..plans.axes import sliced
 from ..plans.base import Plan
 from ..plans.elementwise import duplicate_plan
 from ..plans.program import Program, Step, chained
-from ..plans.tiling import sliced
 from ..shapes.specs import TensorSpec
 
 # Elements of a pixel. With 51 million elements in one pixel, engines need a grid that is too large.

@@ -19,7 +19,7 @@ from ..context import Context
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
-from ..plans.workspace import align_after, nbytes_of
+from ..plans.program import align_after, nbytes_of
 from ..shapes.specs import ALIGNMENT, UNALIGNED
 from . import attributes
 from .attributes import Attribute, Element, kind

@@ -16,8 +16,7 @@ from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotInitializedError, NotSupportedError
 from ..facts import digest
-from ..plans.base import Candidate
-from ..plans.comparison import difference, tolerance_of
+from ..plans.base import Candidate, difference, tolerance_of
 from . import plan_store as stores
 from .attributes import graph_text
 from .engines import Engine, execution_plan, heuristic_configs, plan_to_json

@@ -16,12 +16,20 @@ import cudnn_ct
 from .._algorithm_names import POLICIES, SYNONYMS
 from .._config import config
 from ..array_shapes import ShapeArray, only_shapes
-from ..gradients.networks import NETWORKS, network_results
-from ..gradients.row import Param, Row, arguments
-from ..gradients.table import OPERATIONS
-from ..shapes.checks import expect_dtype, expect_rank, expect_shape, one_dtype
+from ..gradients.formulas import Param, Row, arguments
+from ..gradients.table import NETWORKS, OPERATIONS, network_results
+from ..shapes.checks import (
+    as_bool,
+    as_float,
+    as_int,
+    as_ints,
+    as_list,
+    expect_dtype,
+    expect_rank,
+    expect_shape,
+    one_dtype,
+)
 from ..shapes.ctc import check_ctc_logits
-from ..shapes.parse import as_bool, as_float, as_int, as_ints, as_list
 from ..shapes.sequences import as_integers
 from ..shapes.specs import CHANNELS_LAST_DTYPES, TensorSpec, packed_strides
 from ..typing import Layout

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..shapes.checks import as_bool, as_float, per_axis
 from ..shapes.conv import Pairs, pad_pairs
-from ..shapes.parse import as_bool, as_float, per_axis
 from .operators import apply, known, operand
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Bodies of recurrent networks, whose rows are those of `gradients.networks`."""
+"""Bodies of recurrent networks, whose rows are those of `gradients.table`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 import cudnn_ct
 
-from ..gradients.networks import NETWORKS, PARAMS, body, spec_of_network
+from ..gradients.table import NETWORKS, PARAMS, body, spec_of_network
 from ..reference.rnn import rnn, rnn_backward
 from ..shapes.rnn import RNNSpec, rnn_parameters
 from ..shapes.specs import TensorSpec

@@ -15,7 +15,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..dtypes import DTYPES
-from ..gradients.row import Backward, Row, needs_of, saved_names
+from ..gradients.formulas import Backward, Row, needs_of, saved_names
 from ..gradients.table import OPERATIONS
 from .calls import ROWS, Params, call_of, order_of, plain, traced_settings
 from .ffi import COMMAND_BUFFERS, register

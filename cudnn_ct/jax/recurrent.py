@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..gradients.networks import NETWORKS
+from ..gradients.table import NETWORKS
 from ..shapes.rnn import rnn_spec
 from ..shapes.rnn import rnn_weight_size as size_of
 from .calls import Params

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shapes.parse import as_float
+from ..shapes.checks import as_float
 from .operators import apply, apply_whole, known, operand
 
 __all__ = [

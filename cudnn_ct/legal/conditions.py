@@ -13,10 +13,9 @@ from ..facts import Fact, FactsError, Target, facts, ignores, user_facts
 from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
 from ..graph.layouts import NATIVE
 from ..graph.offline import target_of
+from ..shapes.arithmetic import FLOAT8
 from ..shapes.conv import ConvProblem, conv_problem, written_as
-from ..shapes.epilogue import FLOAT8
-from ..shapes.graph.pointwise import LOGICAL
-from ..shapes.graph.problem import PRODUCT_KINDS
+from ..shapes.graph.problem import LOGICAL, PRODUCT_KINDS
 from ..shapes.specs import TensorSpec
 from .subjects import Convolution, Norm, Product, Subject, convolutions_of, subjects_of
 

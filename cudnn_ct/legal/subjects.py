@@ -13,11 +13,7 @@ from ..shapes.conv import ROLES, ConvProblem
 Subject = tuple[str, Any]
 """The name of an operation in facts.json, and the value that its conditions read."""
 
-OPERATIONS = {
-    "forward": "conv",
-    "backward_data": "conv_backward_data",
-    "backward_filter": "conv_backward_filter",
-}
+OPERATIONS = {direction: "conv" if direction == "forward" else f"conv_{direction}" for direction in ROLES}
 DIRECTIONS = {f"conv_{direction}": direction for direction in OPERATIONS}
 
 

@@ -17,9 +17,8 @@ from ..cuda.foreign import place_of
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream, in_use
 from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
-from ..shapes.checks import result_slots
-from ..shapes.elementwise import OpTensorScales
-from ..shapes.parse import as_float
+from ..shapes.checks import as_float, result_slots
+from ..shapes.tensor import OpTensorScales
 from ._operands import import_arrays, read_arrays, refuse_overlap, wrap_arrays
 from ._operation import NEW, CallSignature, Operation, PreparedCall
 from ._repeated import repeat_of
@@ -49,7 +48,7 @@ def execute(
     """Call an operation, and return its results: the arrays in ``outs``, new arrays for each None.
 
     ``operands`` are arrays of any library with these ``names``; an operation without operands changes its
-    results. ``alpha`` is a number, or :class:`~cudnn_ct.shapes.elementwise.OpTensorScales` for plans that
+    results. ``alpha`` is a number, or :class:`~cudnn_ct.shapes.tensor.OpTensorScales` for plans that
     take two. ``state`` is for operations that take or leave more than arrays.
     """
     scaled = UNSCALED

@@ -19,11 +19,10 @@ from ..graph.pixels import in_pixels
 from ..graph.plan import GraphPlan
 from ..legal.rules import rules_of_subjects
 from ..legal.subjects import subjects_of_native
-from ..plans.axes import coalesce, is_contiguous
+from ..plans.axes import MAX_CALLS, coalesce, is_contiguous, sliced
 from ..plans.base import Plan
 from ..plans.elementwise import cast_or_copy_plan, copy_plan, duplicate_plan
 from ..plans.program import Program, Step, chained
-from ..plans.tiling import MAX_CALLS, sliced
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec, equivalent_strides, packed_strides
 
 DTYPES_OF_ENGINES = ("float16", "bfloat16", "float32")  # no engine computes float64

@@ -10,8 +10,6 @@ from .. import algo_cache
 from .._algorithm_names import POLICIES, SYNONYMS, is_engine
 from .._config import config
 from ..algo_cache import CandidateSource
-from ..autotune.request import AlgoRequest, request
-from ..certify.nodewise import NODE_BY_NODE, nodewise_plan
 from ..context import Context
 from ..errors import NotSupportedError
 from ..facts import Target
@@ -22,10 +20,11 @@ from ..graph.operations import Graph, why_static
 from ..graph.recording import record_first
 from ..graph.rules import EngineRules
 from ..legal.rules import engine_rules, warn
-from ..plans.base import DYNAMIC_SHAPES, Candidate, Heuristic, Plan, Problem, SelectedPlan, tensors_of
-from ..plans.workspace import room_of
+from ..plans import base
+from ..plans.base import AlgoRequest, Candidate, Heuristic, Plan, Problem, SelectedPlan, tensors_of
+from ..plans.program import room_of
 from ..plans.wrappers import on_operands_of
-from ..shapes.checks import Outs, Specs
+from ..shapes.specs import Outs, Specs
 from ._operation import Select
 
 P = TypeVar("P")
@@ -34,7 +33,7 @@ P = TypeVar("P")
 
 
 def check_engine_name(name: str) -> None:
-    """Raise ValueError unless an algorithm's name is the name of an engine; for `autotune.request`."""
+    """Raise ValueError unless an algorithm's name is the name of an engine; for `plans.base.request`."""
     if not is_engine(name):
         raise ValueError(
             f"algo is unknown: got {name!r}, expected 'heuristic', 'autotune', 'online' or the name of an "
@@ -62,7 +61,7 @@ class AlgoArguments(NamedTuple):
             setting if argument is None else argument
             for argument, setting in zip(self[1:], given, strict=True)
         )
-        return request(self._algo, deterministic, limit, strict, problem, check_name, dynamic_shapes)
+        return base.request(self._algo, deterministic, limit, strict, problem, check_name, dynamic_shapes)
 
     @property
     def _algo(self) -> Any:
@@ -228,7 +227,9 @@ class GraphSource(CandidateSource):
         graph, rules = self.graph_of(problem), self._rules(problem, context)
         warn(problem, target_of(context), self.handled)
         made: Plan
-        if candidate.algorithm == NODE_BY_NODE:
+        if candidate.algorithm == base.NODE_BY_NODE:
+            from ..certify.opinions import nodewise_plan  # only for graphs that are compared
+
             made = nodewise_plan(graph, len(problem.results), context)
         else:
             made = candidates.engine_plan(graph, rules, candidate, context, problem)
@@ -338,7 +339,7 @@ class ReducedSource(CandidateSource):
             known = {row.algorithm for row in rows}
             names = [name for name in self._also(core) if name not in known][: request.max_engines]
             math = rows[0].math if rows else "fma"
-            notes = (*_COMPILED, DYNAMIC_SHAPES) if rows and rows[0].dynamic else _COMPILED
+            notes = (*_COMPILED, base.DYNAMIC_SHAPES) if rows and rows[0].dynamic else _COMPILED
             # Whether cuDNN supports them shows when their plans are made.
             rows += [Candidate("graph", name, math, 0, True, notes=notes) for name in names]
         return self._all(problem, sorted(rows, key=lambda row: bool(row.rejected)))

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from ..array import DeviceArray
-from ..shapes.parse import as_list
+from ..shapes.checks import as_list
 
 
 def as_key(value: Any) -> Any:

@@ -15,8 +15,8 @@ from ..errors import NotSupportedError
 from ..graph.offline import ShapesOnly
 from ..graph.recording import record_first
 from ..plans.base import SelectedPlan
+from ..plans.program import align_after, nbytes_of
 from ..plans.strided_copy import StridedCopy
-from ..plans.workspace import align_after, nbytes_of
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from ._fallback import FirstSupported, Implementation, usable
 from ._keys import freeze, scaling_kind

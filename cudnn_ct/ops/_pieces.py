@@ -14,9 +14,9 @@ from typing import Any
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
+from ..plans.axes import MAX_CALLS
 from ..plans.base import Candidate, SelectedPlan, tensors_of
 from ..plans.program import ALPHA, BETA, Program, Step, Steps, run_all
-from ..plans.tiling import MAX_CALLS
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec
 
 Split = dict[str, int]

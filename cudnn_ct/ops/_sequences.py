@@ -11,8 +11,8 @@ from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError
+from ..plans.axes import sliced
 from ..plans.base import Plan
-from ..plans.tiling import sliced
 from ..shapes.specs import TensorSpec
 
 

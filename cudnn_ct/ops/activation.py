@@ -13,14 +13,12 @@ from ..descriptors import ActivationDescriptor
 from ..errors import NotSupportedError
 from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
+from ..plans.axes import tile
 from ..plans.base import Plan, tensors_of
-from ..plans.call import CallPlan
-from ..plans.elementwise import duplicate_plan, scaling_by_op_tensor
-from ..plans.program import Step, chained
-from ..plans.tiling import tile
-from ..shapes.layer import LayerProblem
+from ..plans.elementwise import duplicate_plan, op_tensor_of
+from ..plans.program import CallPlan, Step, chained
 from ..shapes.layers import activation_problem
-from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec
+from ..shapes.specs import INT_MAX, ActivationSpec, LayerProblem, TensorSpec
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
@@ -130,7 +128,7 @@ def legacy_plan(problem: LayerProblem[ActivationSpec]) -> Plan:
     head, tensors = (ActivationDescriptor.cached(problem.params),), list(tensors_of(problem).values())
     if problem.params.mode == "identity":
         place = len(tensors) - 2  # of x, or of dy
-        return chained([], [Step(scaling_by_op_tensor(*tensors[place:]), (place, place + 1))])
+        return chained([], [Step(op_tensor_of("max", *tensors[place:]), (place, place + 1))])
 
     def forward(x: TensorSpec, y: TensorSpec) -> Plan:
         return CallPlan("cudnnActivationForward", head, [(0, x)], y)

@@ -8,11 +8,10 @@ from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..dtypes import DTYPES
 from ..plans.base import Plan, tensors_of
-from ..plans.call import PointerSlot
 from ..plans.elementwise import fill_plan
-from ..plans.program import Step, chained
+from ..plans.program import PointerSlot, Step, chained
 from ..plans.stream_call import StreamCall, on_contiguous, require_function
-from ..shapes.b2b_causal_conv import (
+from ..shapes.causal_conv import (
     B2BCausalConvGradientProblem,
     B2BCausalConvGradients,
     B2BCausalConvProblem,

@@ -12,9 +12,8 @@ from ..array import DeviceArray
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.base import Plan, tensors_of
-from ..plans.call import PointerSlot
 from ..plans.elementwise import fill_plan
-from ..plans.program import Step, chained
+from ..plans.program import PointerSlot, Step, chained
 from ..plans.stream_call import StreamCall, require_function
 from ..plans.wrappers import on_copies, zero_results
 from ..shapes.causal_conv import (
@@ -26,8 +25,7 @@ from ..shapes.causal_conv import (
     causal_gradient_dtype,
 )
 from ..shapes.checks import result_slots
-from ..shapes.layer import results_of
-from ..shapes.specs import INT_MAX, TensorSpec, equivalent_strides, nearest_layout
+from ..shapes.specs import INT_MAX, TensorSpec, equivalent_strides, nearest_layout, results_of
 from ..typing import ArrayLike, Layout, OutLike, StreamLike
 from ._call import execute
 from ._documented import documented

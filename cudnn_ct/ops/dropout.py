@@ -20,12 +20,11 @@ from ..descriptors import TensorDescriptor
 from ..errors import NotInitializedError
 from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
-from ..plans.call import ArgumentTemplate, FunctionPlan, PointerSlot
+from ..plans.program import ArgumentTemplate, FunctionPlan, PointerSlot
 from ..plans.wrappers import zero_or_scale
-from ..shapes.checks import Outs, Specs, one_dtype, result_slots, result_spec
+from ..shapes.checks import as_int, one_dtype, result_slots, result_spec
 from ..shapes.layers import DropoutGradientProblem, DropoutProblem, check_probability
-from ..shapes.parse import as_int
-from ..shapes.specs import TensorSpec, nearest_layout
+from ..shapes.specs import Outs, Specs, TensorSpec, nearest_layout
 from ..typing import ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented

@@ -11,11 +11,10 @@ from ..array import DeviceArray
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.base import Plan
-from ..plans.call import PointerSlot
-from ..plans.program import Program, Step, Steps
+from ..plans.program import PointerSlot, Program, Step, Steps
 from ..plans.stream_call import StreamCall, on_contiguous, require_function
+from ..shapes.causal_conv import FFTCausalConvGradients, FFTCausalConvProblem, fft_causal_conv_problem
 from ..shapes.checks import result_slots
-from ..shapes.fft_causal_conv import FFTCausalConvGradients, FFTCausalConvProblem, fft_causal_conv_problem
 from ..typing import ArrayLike, OutLike, StreamLike
 from ._call import execute
 from ._documented import documented

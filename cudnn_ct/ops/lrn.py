@@ -13,10 +13,9 @@ from ..descriptors import LRNDescriptor
 from ..graph.operations import Graph, Tensor, node
 from ..plans.axes import images
 from ..plans.base import Plan, tensors_of
-from ..plans.call import CallPlan
-from ..shapes.layer import LayerProblem
+from ..plans.program import CallPlan
 from ..shapes.layers import lrn_problem, lrn_window
-from ..shapes.specs import LRNSpec, TensorSpec
+from ..shapes.specs import LayerProblem, LRNSpec, TensorSpec
 from ..typing import ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented

@@ -18,16 +18,13 @@ from ..graph.operations import Graph, Tensor, node
 from ..graph.pixels import in_pixels
 from ..legal.conditions import applying
 from ..legal.subjects import Pooling
-from ..plans.axes import images
+from ..plans.axes import images, sliced
 from ..plans.base import Plan, packed_of, tensors_of
-from ..plans.call import CallPlan
 from ..plans.elementwise import copy_plan, fill_plan
-from ..plans.program import Program, Step, chained
-from ..plans.tiling import sliced
+from ..plans.program import CallPlan, Program, Step, chained
 from ..plans.wrappers import on_copies
-from ..shapes.layer import LayerProblem
-from ..shapes.pooling import PoolParams, pool_problem
-from ..shapes.specs import PoolingMode, PoolingSpec, TensorSpec, nearest_layout
+from ..shapes.layers import PoolParams, pool_problem
+from ..shapes.specs import LayerProblem, PoolingMode, PoolingSpec, TensorSpec, nearest_layout
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import execute
 from ._documented import documented

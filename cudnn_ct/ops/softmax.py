@@ -13,10 +13,9 @@ from ..context import Context
 from ..errors import NotSupportedError
 from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
-from ..plans.call import CallPlan
-from ..shapes.layer import LayerProblem
+from ..plans.program import CallPlan
 from ..shapes.layers import SoftmaxParams, softmax_problem
-from ..shapes.specs import LAYOUTS, TensorSpec, nearest_layout
+from ..shapes.specs import LAYOUTS, LayerProblem, TensorSpec, nearest_layout
 from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
 from ._call import execute
 from ._documented import documented

@@ -11,15 +11,14 @@ from ..array import DeviceArray
 from ..context import Context
 from ..errors import NotSupportedError
 from ..plans.base import Plan, tensors_of
-from ..plans.elementwise import alpha_plan, fill_plan, scale_plan, scaling_by_op_tensor, transform_plan
+from ..plans.elementwise import alpha_plan, fill_plan, op_tensor_of, scale_plan, transform_plan
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..plans.program import Program
 from ..plans.strided_copy import StridedCopy
 from ..plans.wrappers import on_copies, on_operands_of
-from ..shapes import elementwise as rules
-from ..shapes.layer import LayerProblem
-from ..shapes.parse import as_float
-from ..shapes.specs import INT_MAX, TensorSpec
+from ..shapes import tensor as rules
+from ..shapes.checks import as_float
+from ..shapes.specs import INT_MAX, LayerProblem, TensorSpec
 from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, execute
 from ._documented import documented
@@ -319,7 +318,7 @@ _OP_TENSOR = Operation(
 )
 _SCALE_PLANS = (
     of_problem(lambda problem: scale_plan(problem.x)),
-    of_problem(lambda problem: scaling_by_op_tensor(problem.x)),
+    of_problem(lambda problem: op_tensor_of("max", problem.x)),  # in place, as max(alpha x, alpha x)
     by_engines(scaled_by_graph)._replace(scales=True),
 )
 _SCALE = Operation("a scaling", rules.scale_problem, _SCALE_PLANS, written=("x",), relayout=False)

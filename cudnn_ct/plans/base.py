@@ -1,16 +1,23 @@
-"""Candidates for the computation of a problem, and the interface of problems and plans."""
+"""Candidates for the computation of a problem, requests for one, and the interface of problems and plans."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from .._algorithm_names import POLICIES, SYNONYMS, plain_name
+from .._config import config
 from .._lib import UNAVAILABLE, load
+from ..dtypes import GRAPH_DTYPES
 from ..errors import CudnnError, Explanation, NotSupportedError
+from ..shapes.checks import as_bool, as_int
 from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import Layout
 
 DYNAMIC_SHAPES = "dynamic_shapes"  # the note of a candidate whose graph is dynamic; cuDNN's notes are others
+NODE_BY_NODE = "node by node"  # the algorithm of the plan that `certify.opinions` makes of single nodes
 
 
 class Candidate(NamedTuple):
@@ -240,3 +247,121 @@ def packed_of(problem: Any, layout: Layout) -> Any:
         if own not in spec.layouts:
             packed[name] = TensorSpec.packed(spec.shape, spec.dtype, own)
     return problem._replace(**packed)
+
+
+# --- requests: policies, names, and limits that a candidate must keep --------------------------------------
+
+
+class AlgoRequest(NamedTuple):
+    """A request for an algorithm."""
+
+    algo: str | None = "heuristic"  # one of `POLICIES`, or an algorithm; None with ``row``
+    row: Candidate | None = None  # the candidate to take
+    deterministic: bool = False
+    workspace_limit: int | None = None
+    strict: bool = False
+    max_engines: int = 16  # those of the first heuristic that autotuning tries
+    compiled: bool = True  # whether it tries runtime-compiled engines
+    dynamic_shapes: bool = False  # whether dynamic graphs are planned where they are supported
+
+    @property
+    def timed(self) -> bool:
+        """Whether candidates are to be timed."""
+        return self.algo == "autotune"
+
+    def rejection(self, row: Candidate) -> str:
+        """Return which limit a candidate exceeds; empty if none."""
+        if self.deterministic and not row.deterministic:
+            return "not deterministic"
+        if self.workspace_limit is not None and row.workspace > self.workspace_limit:
+            return f"needs {row.workspace:,} bytes of workspace; the limit is {self.workspace_limit:,}"
+        return ""
+
+
+def request(
+    algo: Any,
+    deterministic: Any,
+    workspace_limit: Any,
+    strict: Any,
+    problem: Problem | None = None,
+    check_name: Callable[[str], object] = str,
+    dynamic_shapes: Any = None,
+) -> AlgoRequest:
+    """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems."""
+    limit = None if workspace_limit is None else as_int(workspace_limit, "workspace_limit")
+    if limit is not None and limit < 0:
+        raise ValueError(f"workspace_limit must be at least 0 bytes: got {limit}")
+    limits = (
+        as_bool(deterministic, "deterministic"),
+        limit,
+        as_bool(strict, "strict"),
+        config.autotune_max_engines,
+        config.allow_runtime_compilation,
+        config.dynamic_shapes if dynamic_shapes is None else as_bool(dynamic_shapes, "dynamic_shapes"),
+    )
+    if isinstance(algo, Candidate):
+        if algo.rejected:
+            raise ValueError(f"algo: {algo} was rejected: {algo.rejected}")
+        if None not in (algo.problem, problem) and of_any_call(algo.problem) != of_any_call(problem):
+            text = f"algo: {algo} was made for another problem: {algo.problem}; this is {problem}"
+            raise ValueError(text)
+        return AlgoRequest(None, algo, *limits)
+    name = algo if isinstance(algo, str) else getattr(algo, "name", None)
+    if not isinstance(name, str):
+        raise TypeError(f"algo must be a name or a Candidate, not {algo!r}")
+    name = plain_name(SYNONYMS.get(name, name))
+    if name == "online" and limits[0]:  # a later candidate would change the bits of results
+        name = "heuristic"
+    if name not in POLICIES:
+        check_name(name)
+    return AlgoRequest(name, None, *limits)
+
+
+# --- comparison of results that two implementations computed -----------------------------------------------
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+# Largest difference of two results, relative to the largest magnitude in the tensor: several roundings of
+# each dtype. Float32 may be computed with TF32 tensor cores.
+TOLERANCE = {
+    "float64": 1e-10, "float32": 2e-3, "float16": 1e-2, "bfloat16": 3e-2, "float8_e4m3": 0.2,
+    "float8_e5m2": 0.4,
+}  # fmt: skip
+ROUNDED = ("int8", "uint8")  # integers that may be rounded up by one implementation, and down by the other
+
+
+def tolerance_of(specs: Iterable[TensorSpec]) -> float:
+    """Return the largest tolerance of the dtypes in a computation: each of them may be an intermediate's."""
+    return max((TOLERANCE.get(spec.dtype, 0.0) for spec in specs), default=0.0)
+
+
+def difference(
+    specs: Sequence[TensorSpec], ours: Sequence[Bytes], others: Sequence[Bytes], tolerance: float
+) -> str:
+    """Return how two sets of tensors differ, given as their bytes; empty if they agree.
+
+    Floating-point numbers may differ by ``tolerance``, relative to the largest magnitude in their tensor.
+    """
+    for spec, a, b in zip(specs, ours, others, strict=True):
+        found = _difference(spec, a, b, tolerance)
+        if found:
+            return found
+    return ""
+
+
+def _difference(spec: TensorSpec, ours: Bytes, others: Bytes, tolerance: float) -> str:
+    if np.array_equal(ours, others):
+        return ""
+    dtype = spec.dtype
+    if dtype not in TOLERANCE and dtype not in ROUNDED:
+        return f"{spec} has other elements"
+    with np.errstate(all="ignore"):
+        x, y = (one.view(GRAPH_DTYPES[dtype].numpy).astype(np.float64) for one in (ours, others))
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+            return f"{spec} has NaN or infinity at other places"
+        scale = float(np.max(np.abs(y[finite]), initial=0))
+        error = float(np.max(np.abs(x[finite] - y[finite]), initial=0))
+    if error > (1 if dtype in ROUNDED else tolerance * scale):
+        return f"{spec} differs by {error:.3g}, its largest magnitude is {scale:.3g}"
+    return ""

@@ -13,15 +13,14 @@ from ..cuda import memory as memories
 from ..descriptors import OpTensorDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..shapes.elementwise import OpTensorProblem, OpTensorScales
 from ..shapes.specs import OpTensorSpec, TensorSpec, nearest_layout
+from ..shapes.tensor import OpTensorProblem, OpTensorScales
 from ..typing import OpTensorOp
+from . import program
+from .axes import tile
 from .base import Plan
-from .call import CallPlan, FunctionPlan, element_bytes, scalar_bytes, scalar_type
-from .program import ALPHA, BETA, Program, Step, Steps, Variants, chained, unscaled
+from .program import ALPHA, BETA, CallPlan, FunctionPlan, Program, Step, Steps, Variants, chained, scalar_type
 from .strided_copy import StridedCopy
-from .tiling import tile
-from .workspace import append, nbytes_of
 
 
 def op_tensor(problem: OpTensorProblem) -> Plan:
@@ -71,11 +70,6 @@ def scale_plan(x: TensorSpec) -> Plan:
     return tile(_scale_call, x)
 
 
-def scaling_by_op_tensor(*specs: TensorSpec) -> Plan:
-    """Return a plan of ``cudnnOpTensor``, which works in place: the maximum of alpha x and alpha x."""
-    return op_tensor_of("max", *specs)
-
-
 def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
     """Return a plan that writes a constant; if ``value`` is None, each run takes it from ``context.state``.
 
@@ -105,7 +99,7 @@ def _with_zeros(operands: Sequence[TensorSpec], plan_for: Callable[..., Plan]) -
     count, plan = len(operands), plan_for(*operands)
     workspace = plan.workspace
     for spec in operands:
-        _, workspace = append(workspace, spec)
+        _, workspace = program.append(workspace, spec)
 
     def factors(_: Sequence[int], alpha: Any, beta: float) -> Any:  # noqa: ARG001
         if type(alpha) is OpTensorScales:
@@ -189,20 +183,20 @@ def _scale_call(x: TensorSpec) -> FunctionPlan:
 def _fill_call(value: float | None, x: TensorSpec) -> FunctionPlan:
     """Return one ``cudnnSetTensor`` to a value, or if that is None to ``context.state.value``."""
     x_ = TensorDescriptor.cached(x)
-    given = None if value is None else scalar_bytes(x.dtype, value)
+    given = None if value is None else program.scalar_bytes(x.dtype, value)
 
     def run(context: Context, pointers: Sequence[int], *_: float) -> None:
-        number = given or scalar_bytes(x.dtype, context.state.value)
+        number = given or program.scalar_bytes(x.dtype, context.state.value)
         context.library.cudnnSetTensor(context.handle, x_, pointers[-1], number)
 
     return FunctionPlan("cudnnSetTensor", run)
 
 
 def _memset(x: TensorSpec, value: float | None) -> FunctionPlan:
-    given = b"" if value is None else element_bytes(x.dtype, value)
+    given = b"" if value is None else program.element_bytes(x.dtype, value)
 
     def run(context: Context, pointers: Sequence[int], *_: float) -> None:
-        pattern = given or element_bytes(x.dtype, context.state.value)
+        pattern = given or program.element_bytes(x.dtype, context.state.value)
         memories.fill(pointers[-1], pattern, x.size, context.stream)
 
     return FunctionPlan("cuMemsetAsync", run)
@@ -237,7 +231,7 @@ def scaled_copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
             return scaled
         made = StridedCopy(x, y)  # applies no factors
         steps = Steps((), [Step(scaled, None, ALPHA, BETA)])
-        variants = unscaled([Step(made, None)], made.workspace)
+        variants = program.unscaled([Step(made, None)], made.workspace)
         return Program(steps, variants=variants, about="{}", main=made)
     if x.dtype == y.dtype and x.dtype in _BYTES:
         x, y = (_in_bytes(spec) for spec in (x, y))
@@ -312,7 +306,7 @@ def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
 
 
 def _memcpy(spec: TensorSpec) -> FunctionPlan:
-    nbytes = nbytes_of(spec)
+    nbytes = program.nbytes_of(spec)
 
     def run(context: Context, pointers: Sequence[int], *_: float) -> None:
         source, target = pointers

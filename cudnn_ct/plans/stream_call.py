@@ -14,7 +14,7 @@ from ..cuda.debug import record_launch
 from ..errors import ExecutionFailedError, NotSupportedError
 from ..shapes.specs import INT_MAX
 from .base import Plan, packed_of, tensors_of
-from .call import ArgumentTemplate
+from .program import ArgumentTemplate
 from .wrappers import on_operands_of, zero_results
 
 

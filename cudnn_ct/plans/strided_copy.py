@@ -19,12 +19,9 @@ from ..cuda import memory as memories
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..shapes.specs import INT_MAX, TensorSpec
-from .axes import coalesce
+from .axes import MAX_CALLS, coalesce, tile
 from .base import Plan
-from .call import CallPlan
-from .program import run_all
-from .tiling import MAX_CALLS, tile
-from .workspace import align_after
+from .program import CallPlan, align_after, run_all
 
 SOURCE, TARGET, FIRST, SECOND = range(4)  # the memory that a move reads or writes: the last two are temporary
 WIDE_ROW = 64  # bytes; the driver copies shorter rows one by one

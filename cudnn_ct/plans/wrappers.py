@@ -11,8 +11,7 @@ from ..context import Context
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from . import elementwise
 from .base import Plan, tensors_of
-from .program import ALPHA, BETA, Program, Step, Steps, Variants, chained, unscaled
-from .workspace import nbytes_of
+from .program import ALPHA, BETA, Program, Step, Steps, Variants, chained, nbytes_of, unscaled
 
 
 class _Move(NamedTuple):

@@ -8,13 +8,10 @@ from importlib import import_module
 
 from ..shapes.conv import conv_output_shape as conv_output_shape
 from ..shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
-from ..shapes.pooling import pool_output_shape as pool_output_shape
+from ..shapes.layers import pool_output_shape as pool_output_shape
 
 # `python tools/stub.py --write` makes the stub for type checkers, `__init__.pyi`, from these modules.
-_MODULES = (
-    *("attention", "b2b_causal_conv", "causal_conv", "conv", "ctc", "fft_causal_conv", "fused"),
-    *("gnn_aggregate", "gnn_attention", "layer_norm", "layers", "norm", "spatial", "tensor"),
-)
+_MODULES = ("attention", "causal_conv", "conv", "fused", "gnn", "layers", "norm", "tensor")
 
 # The functions that `defined` made. Some modules have the name of one, which takes their place after all are
 # imported.

@@ -9,16 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dtypes import as_dtype
+from ..shapes import attention as scaled
 from ..shapes import attention_rules as rules
-from ..shapes import scaled_attention as scaled
 from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
-from ..shapes.checks import one_dtype
-from ..shapes.parse import as_float
-from ..shapes.scaled_attention import ScaledAttentionProblem, ScaledAttentionResult
+from ..shapes.checks import as_float, one_dtype
 from ..shapes.specs import TensorSpec
+from . import _definition
 from . import _signatures as signatures
-from ._cast import Array, Float64, deliver, packed_spec, specs_of, specs_of_outs, wide
-from ._definition import Arguments, defined
+from ._definition import Arguments, Array, Float64, defined, deliver, specs_of, specs_of_outs, wide
 
 _STATS = np.dtype(np.float32)
 _LENGTHS = ("lengths_q", "lengths_kv")
@@ -47,7 +45,7 @@ def attention_backward(p: Arguments) -> AttentionGradients[Array]:
     """Compute the gradients of :func:`attention`. See :func:`cudnn_ct.attention_backward`."""
     operands, saved = p.required("dy", "q", "k", "v", "y") | p.present("bias"), p.required("stats")["stats"]
     batch = _Batch(operands, p)
-    batch.specs["stats"] = packed_spec(saved)
+    batch.specs["stats"] = _definition.packed_spec(saved)
     problem = rules.attention_gradient_problem(batch.specs, (None,) * 4, p.dbias, *batch.arguments)
     batch.check_kept(problem)
     arrays, sums = batch.arrays, wide(saved)
@@ -277,7 +275,7 @@ _LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
 
 
 @defined(signatures.scaled_attention)
-def scaled_attention(p: Arguments) -> ScaledAttentionResult[Array]:
+def scaled_attention(p: Arguments) -> scaled.ScaledAttentionResult[Array]:
     """Compute attention of float8 operands with scales. See :func:`cudnn_ct.scaled_attention`."""
     arrays = p.required("q", "k", "v") | p.present(*scaled.SCALES)
     slots = scaled.scaled_attention_slots(p.out, p.return_stats, p.amax)
@@ -292,10 +290,10 @@ def scaled_attention(p: Arguments) -> ScaledAttentionResult[Array]:
     }
     wanted = [name for name in made if getattr(problem, name) is not None]
     found = {name: deliver(*made[name], 1, 0, out) for name, out in zip(wanted, slots, strict=True)}
-    return ScaledAttentionResult(found["y"], found.get("stats"), found.get("amax"))
+    return scaled.ScaledAttentionResult(found["y"], found.get("stats"), found.get("amax"))
 
 
-def _computed(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> tuple[Float64, Float64]:
+def _computed(problem: scaled.ScaledAttentionProblem, arrays: dict[str, Array]) -> tuple[Float64, Float64]:
     """Return the result before ``scale_o``, and the statistics."""
     sizes, factors = problem.sizes, _factors(problem, arrays)
     group = sizes.heads // max(sizes.kv_heads, 1)
@@ -315,7 +313,7 @@ def _computed(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> tupl
     return np.where(sums == 0, 0, result), stats
 
 
-def _factors(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> dict[str, float]:
+def _factors(problem: scaled.ScaledAttentionProblem, arrays: dict[str, Array]) -> dict[str, float]:
     weight = scaled.WEIGHT_SCALE[problem.q.dtype]
     defaults = dict.fromkeys(scaled.SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
     return {

@@ -1,4 +1,4 @@
-"""Causal convolution of sequences, one window for each channel, and its gradients."""
+"""Causal convolutions of sequences, also by FFT and in pairs with gates, and their gradients."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import numpy as np
 from ..dtypes import as_dtype
 from ..shapes.causal_conv import (
     WITHOUT_BIAS,
+    B2BCausalConvGradients,
+    B2BCausalConvResult,
     CausalConvGradients,
+    FFTCausalConvGradients,
+    b2b_causal_conv_shape,
     causal_activation,
     causal_conv_shape,
     causal_gradient_dtype,
+    fft_causal_conv_shape,
 )
 from ..shapes.checks import same_shape
 from . import _signatures as signatures
-from ._cast import Array, Float64
-from ._definition import Arguments, defined
+from ._definition import Arguments, Array, Float64, defined
 
 
 @defined(signatures.causal_conv1d)
@@ -69,3 +73,87 @@ def _taps(width: int, length: int) -> list[tuple[int, slice, slice]]:
 
 def _sigmoid(x: Float64) -> Float64:
     return 1 / (1 + np.exp(-x))
+
+
+# --- by FFT, in float64 for the windows that cuDNN takes for the other dtypes, too -------------------------
+
+
+@defined(signatures.fft_causal_conv1d)
+def fft_causal_conv1d(p: Arguments) -> Array:
+    """Compute ``sum(x[t - i] * w[i])``. See :func:`cudnn_ct.fft_causal_conv1d`."""
+    dtype, (xs, ws) = p.operands("fft_causal_conv1d", "x", "w")
+    fft_causal_conv_shape(xs.shape, ws.shape)
+    return p.deliver(_convolved(xs, ws), dtype)
+
+
+@defined(signatures.fft_causal_conv1d_backward)
+def fft_causal_conv1d_backward(p: Arguments) -> FFTCausalConvGradients[Array]:
+    """Compute the gradients of the input and the weights. See :func:`cudnn_ct.fft_causal_conv1d_backward`."""
+    dtype, (gradient, xs, ws) = p.operands("fft_causal_conv1d", "dy", "x", "w")
+    fft_causal_conv_shape(xs.shape, ws.shape)
+    same_shape(x=xs.shape, dy=gradient.shape)
+    later = gradient[..., ::-1]  # a sum over later time steps is one over earlier time steps in reverse
+    dx = _convolved(later, ws)[..., ::-1]
+    dw = _convolved(later, xs)[..., ::-1][..., : ws.shape[1]].sum(0)
+    return p.deliver_each(FFTCausalConvGradients, [(dx, dtype), (dw, dtype)])
+
+
+def _convolved(x: Float64, w: Float64) -> Float64:
+    """Return the first results of a convolution along the last axis, as many as x has time steps."""
+    length = x.shape[-1]
+    points = length + w.shape[-1]
+    spectrum = np.fft.rfft(x, points) * np.fft.rfft(w, points)
+    return np.asarray(np.fft.irfft(spectrum, points)[..., :length])
+
+
+# --- two convolutions with gates ---------------------------------------------------------------------------
+
+_OPERANDS = ("x", "w_proj", "w_mixer", "skip_bias")
+
+
+@defined(signatures.b2b_causal_conv1d)
+def b2b_causal_conv1d(p: Arguments) -> B2BCausalConvResult[Array]:
+    """Compute ``gate * (conv(a * b) + skip_bias * a * b)``. See :func:`cudnn_ct.b2b_causal_conv1d`."""
+    dtype, (xs, projection, mixer, bias) = p.operands("b2b_causal_conv1d", *_OPERANDS)
+    b2b_causal_conv_shape(xs.shape, projection.shape, mixer.shape, bias.shape)
+    gate, a, b = _projected(xs, projection)
+    mixed = causal_sums(a * b, mixer) + bias[:, None] * a * b
+    return p.deliver_each(B2BCausalConvResult, [(gate * mixed, dtype), (mixed, dtype)])
+
+
+@defined(signatures.b2b_causal_conv1d_backward)
+def b2b_causal_conv1d_backward(p: Arguments) -> B2BCausalConvGradients[Array]:
+    """Compute the gradients of all operands. See :func:`cudnn_ct.b2b_causal_conv1d_backward`."""
+    dtype, arrays = p.operands("b2b_causal_conv1d", *_OPERANDS, "mixed", "dy")
+    xs, projection, mixer, bias, before, gradient = arrays
+    shape = b2b_causal_conv_shape(xs.shape, projection.shape, mixer.shape, bias.shape)
+    for name, array in (("mixed", before), ("dy", gradient)):
+        if array.shape != shape:
+            raise ValueError(f"{name} has a wrong shape: got {array.shape}, expected {shape}")
+    gate, a, b = _projected(xs, projection)
+    dmixed = gradient * gate
+    dproduct, dmixer = causal_gradients(dmixed, a * b, mixer)
+    dproduct += bias[:, None] * dmixed
+    dprojected = np.stack([gradient * before, dproduct * b, dproduct * a], axis=2)
+    dx, dprojection = causal_gradients(_joined(dprojected), _joined(xs), _windows(projection))
+    wide = as_dtype(causal_gradient_dtype(as_dtype(dtype).name)).numpy
+    dbias = (dmixed * a * b).sum((0, 2))
+    parameters = [(one, wide) for one in (dprojection.reshape(projection.shape), dmixer, dbias)]
+    return p.deliver_each(B2BCausalConvGradients, [(dx.reshape(xs.shape), dtype), *parameters])
+
+
+def _projected(x: Float64, w: Float64) -> tuple[Float64, Float64, Float64]:
+    """Return the three projections, each of shape (N, channels, length)."""
+    gate, a, b = np.moveaxis(causal_sums(_joined(x), _windows(w)).reshape(x.shape), 2, 0)
+    return gate, a, b
+
+
+def _joined(x: Float64) -> Float64:
+    """Return sequences (N, channels, 3, length) as (N, 3 * channels, length)."""
+    n, channels, parts, length = x.shape
+    return x.reshape(n, channels * parts, length)
+
+
+def _windows(w: Float64) -> Float64:
+    """Return windows (channels, 3, width) as (3 * channels, width)."""
+    return w.reshape(w.shape[0] * w.shape[1], w.shape[2])

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from ..shapes.checks import same_shape
 from ..shapes.layers import check_probability
-from ._cast import Array, deliver, operands
+from ._definition import Array, deliver, operands
 
 
 def dropout(x: ArrayLike, kept: ArrayLike, probability: float) -> Array:

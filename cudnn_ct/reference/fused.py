@@ -9,17 +9,16 @@ import numpy as np
 from ..dtypes import as_dtype
 from ..shapes import matmul as products
 from ..shapes import training_fusions as fusions
-from ..shapes.checks import result_slots
+from ..shapes.arithmetic import WITHOUT_AMAX
+from ..shapes.checks import as_float, result_slots
 from ..shapes.conv import conv_problem
-from ..shapes.epilogue import WITHOUT_AMAX
 from ..shapes.fused import Float8Conv, ScaledConvResult, float8_conv_problem, scaled_conv_problem
-from ..shapes.layer import results_of
 from ..shapes.matmul import MatmulGradients, MatmulProblem, ScaledMatmulResult
-from ..shapes.parse import as_float
+from ..shapes.specs import results_of
 from ..shapes.training_fusions import BatchNormFinalizeResult, ConvBatchNormGradients, ConvStatisticsResult
+from . import _definition
 from . import _signatures as signatures
-from ._cast import Array, Float64, R, Result, round_once, specs_of, specs_of_outs, summed_to, wide
-from ._definition import Arguments, defined
+from ._definition import Arguments, Array, Float64, R, defined, specs_of, specs_of_outs, summed_to, wide
 from .conv import convolved, data_gradient, filter_gradient, fused_activation, geometry_of
 from .graph_nodes import bn_backward_weights, bn_finalize
 from .layers import activated
@@ -51,7 +50,7 @@ def _deliver_with_amax(
     largest = np.full(1, np.abs(values).max(initial=0))
     if "scale" in arrays:
         values = values * wide(arrays["scale"]).reshape(())
-    results: list[Result] = [(values, as_dtype(problem.y.dtype).numpy)]
+    results: list[_definition.Result] = [(values, as_dtype(problem.y.dtype).numpy)]
     if problem.amax:
         results.append((largest, np.dtype(np.float32)))
     return p.deliver_each(kind, results, absent="" if problem.amax else WITHOUT_AMAX)
@@ -195,7 +194,7 @@ def _scaled_relu(arrays: dict[str, Array]) -> Float64:
     """Return ``relu(x * scale + bias)``, rounded to the dtype of x, which the convolution multiplies."""
     x = arrays["x"]
     values = wide(x) * _per_channel(arrays["scale"], x) + _per_channel(arrays["bias"], x)
-    return wide(round_once(np.where(values < 0, 0.0, values), x.dtype))
+    return wide(_definition.round_once(np.where(values < 0, 0.0, values), x.dtype))
 
 
 def _per_channel(array: Array, images: Array) -> Float64:

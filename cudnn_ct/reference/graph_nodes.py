@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 
 from ..dtypes import GRAPH_DTYPES, as_dtype
 from ..shapes.graph.kinds import KINDS
-from ..shapes.graph.pointwise import math_dtype
-from ..shapes.graph.problem import GraphNode, GraphProblem, GraphValue
-from ._cast import Array, Float64, round_once, summed_to, wide
+from ..shapes.graph.problem import GraphNode, GraphProblem, GraphValue, math_dtype
+from ._definition import Array, Float64, round_once, summed_to, wide
 from .attention import attention, attention_backward
 from .conv import Windows, conv, conv_backward_data, conv_backward_filter, divisor
 from .layers import pointwise

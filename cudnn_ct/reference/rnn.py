@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..dtypes import as_dtype
-from ..shapes.checks import one_dtype
-from ..shapes.parse import as_float
+from ..shapes.checks import as_float, one_dtype
 from ..shapes.rnn import RNNSpec, arrange_weights, listed, rnn_parameters, rnn_weight_size
 from ..shapes.sequences import RNNGradients, RNNResult, RNNShapes, check_rnn_operands, check_states
-from ._cast import Array, Float64, round_once, wide
+from ._definition import Array, Float64, round_once, wide
 from .layers import sigmoid
 
 # --- one step of each kind of recurrent cell, forward and backward, for gates of shape (B, gates, hidden) --

@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import as_dtype
-from ..shapes.checks import one_dtype
-from ..shapes.elementwise import check_broadcast, op_tensor_op, transformed_spec
-from ..shapes.parse import as_bool, as_float
-from ..shapes.reduction import IndexedReduction, reduce_axes, reduce_op, reduced_shape
+from ..shapes import tensor as rules
+from ..shapes.checks import as_bool, as_float, one_dtype
 from ..shapes.specs import TensorSpec, equivalent_strides
 from . import _signatures as signatures
-from ._cast import Array, Float64, deliver, given_out, round_once, wide, writable
-from ._definition import Arguments, defined
+from ._definition import Arguments, Array, Float64, defined, deliver, given_out, round_once, wide, writable
 
 _UNARY: dict[str, Callable[[Any], Any]] = {"sqrt": np.sqrt, "not": lambda a: 1 - a}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -32,13 +29,13 @@ _IGNORING_NAN: dict[str, Callable[[Any, Any], Any]] = {"min": np.fmin, "max": np
 def op_tensor(p: Arguments) -> Array:
     """Compute ``op(alpha1 * a, alpha2 * b) + beta * out``. See :func:`cudnn_ct.op_tensor`."""
     given = ("a",) if p.b is None else ("a", "b")
-    name, propagate = op_tensor_op(p.op, len(given) > 1), as_bool(p.propagate_nan, "propagate_nan")
+    name, propagate = rules.op_tensor_op(p.op, len(given) > 1), as_bool(p.propagate_nan, "propagate_nan")
     dtype, (a, *others) = p.operands("op_tensor", *given)
     a = as_float(p.alpha1, "alpha1") * a
     factor = as_float(p.alpha2, "alpha2")
     if not others:
         return p.deliver(np.asarray(_UNARY[name](a)), dtype)
-    check_broadcast(a.shape, others[0].shape)
+    rules.check_broadcast(a.shape, others[0].shape)
     function = _BINARY[name] if propagate else (_BINARY | _IGNORING_NAN)[name]
     return p.deliver(np.asarray(function(a, factor * others[0])), dtype)
 
@@ -47,7 +44,7 @@ def op_tensor(p: Arguments) -> Array:
 def add(p: Arguments) -> Array:
     """Compute ``alpha * (a + b) + beta * out``. See :func:`cudnn_ct.add`."""
     dtype, (a, b) = p.operands("add", "a", "b")
-    check_broadcast(a.shape, b.shape)
+    rules.check_broadcast(a.shape, b.shape)
     return p.deliver(a + b, dtype)
 
 
@@ -70,7 +67,7 @@ def fill(p: Arguments) -> Array:
 def transform(p: Arguments) -> Array:
     """Compute ``alpha * x + beta * out`` with other strides or dtype. See :func:`cudnn_ct.transform`."""
     x = p.required("x")["x"]
-    spec = transformed_spec(_spec(x), p.layout, p.strides, p.dtype)
+    spec = rules.transformed_spec(_spec(x), p.layout, p.strides, p.dtype)
     laid_out = p.layout is not None or p.strides is not None
     if p.out is not None and given_out(p.out).shape == x.shape and laid_out:
         given = _spec(p.out)
@@ -106,27 +103,27 @@ def _spec(x: Array) -> TensorSpec:
 def reduce(p: Arguments) -> Array:
     """Compute ``alpha * (op over some axes of x) + beta * out``. See :func:`cudnn_ct.reduce`."""
     dtype, (x,) = p.operands("reduce", "x")
-    name = reduce_op(p.op, x.shape, p.axis)
+    name = rules.reduce_op(p.op, x.shape, p.axis)
     values = reduced(joined(x, p.axis), name, as_bool(p.propagate_nan, "propagate_nan"))
-    return p.deliver(values.reshape(reduced_shape(x.shape, p.axis, p.keepdims)), dtype)
+    return p.deliver(values.reshape(rules.reduced_shape(x.shape, p.axis, p.keepdims)), dtype)
 
 
 @defined(signatures.reduce_with_indices)
-def reduce_with_indices(p: Arguments) -> IndexedReduction[Array]:
+def reduce_with_indices(p: Arguments) -> rules.IndexedReduction[Array]:
     """Compute :func:`reduce` and the first positions. See :func:`cudnn_ct.reduce_with_indices`."""
     dtype, (x,) = p.operands("reduce", "x")
-    name = reduce_op(p.op, x.shape, p.axis, indices=True)
-    rows, shape = joined(x, p.axis), reduced_shape(x.shape, p.axis, p.keepdims)
+    name = rules.reduce_op(p.op, x.shape, p.axis, indices=True)
+    rows, shape = joined(x, p.axis), rules.reduced_shape(x.shape, p.axis, p.keepdims)
     values = reduced(rows, name, as_bool(p.propagate_nan, "propagate_nan"))
     found = (rows == values[..., None]) | (np.isnan(rows) & np.isnan(values[..., None]))
     first = found.argmax(axis=-1) if rows.shape[-1] else np.zeros(values.shape)
     results = (values.reshape(shape), dtype), (wide(first).reshape(shape), np.dtype(np.int32))
-    return p.deliver_each(IndexedReduction[Array], results)
+    return p.deliver_each(rules.IndexedReduction[Array], results)
 
 
 def joined(x: Float64, axis: Any) -> Float64:
     """Move the reduced axes behind the others and join them to one."""
-    gone = reduce_axes(x.shape, axis)
+    gone = rules.reduce_axes(x.shape, axis)
     kept = [i for i in range(x.ndim) if i not in gone]
     shape = [x.shape[i] for i in kept]
     return x.transpose(*kept, *gone).reshape(*shape, prod(x.shape[i] for i in gone))

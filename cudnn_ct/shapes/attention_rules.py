@@ -6,17 +6,15 @@ Lengths of padded sequences and offsets of packed ones are in host memory.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..errors import NotSupportedError
-from .attention import HEAD_MULTIPLE, AttentionProblem, Band, attention_band
-from .checks import Outs, Specs, batch_hint, expect_dtype, expect_shape, heads_hint, result_spec
-from .epilogue import FLOAT8
-from .layer import problem_class
-from .parse import as_bool, as_float
-from .specs import Shape, TensorSpec, strides_in_order
+from . import attention
+from .arithmetic import FLOAT8
+from .attention import HEAD_MULTIPLE, AttentionProblem, Band
+from .checks import as_bool, as_float, batch_hint, expect_dtype, expect_shape, heads_hint, result_spec
+from .specs import Outs, Shape, Specs, TensorSpec, problem_class
 
 ATTENTION_DTYPES = ("float16", "bfloat16", "float32")
 BIAS_DTYPES = (*ATTENTION_DTYPES, "bool")
@@ -42,10 +40,10 @@ def attention_problem(
     """
     problem = _operands(specs, *parameters, aligned=aligned, deterministic=deterministic)
     shapes = result_shapes(problem)
-    y = given_or(outs[0], like_axes(shapes["y"], problem.q), "out")
+    y = attention.given_or(outs[0], attention.like_axes(shapes["y"], problem.q), "out")
     stats = None
     if as_bool(return_stats, "return_stats"):
-        stats = given_or(outs[1], TensorSpec.packed(shapes["stats"], "float32"), "stats of out")
+        stats = attention.given_or(outs[1], TensorSpec.packed(shapes["stats"], "float32"), "stats of out")
     return problem._replace(y=y, stats=stats)
 
 
@@ -61,16 +59,16 @@ def attention_gradient_problem(
         if spec.shape != shapes[wanted]:
             raise ValueError(f"{name} has shape {spec.shape}; the result of attention has {shapes[wanted]}")
         expect_dtype(spec, name, dtype)
-    results = {f"d{name}": like_axes(specs[name].shape, specs[name]) for name in "qkv"}
+    results = {f"d{name}": attention.like_axes(specs[name].shape, specs[name]) for name in "qkv"}
     if as_bool(dbias, "dbias"):
         if problem.bias is None:
             raise ValueError("dbias=True needs a bias: got bias=None")
         if problem.bias.dtype == "bool":
             raise ValueError("dbias=True needs a bias of floating-point numbers: got a mask")
-        results["dbias"] = like_axes(problem.bias.shape, problem.bias)
+        results["dbias"] = attention.like_axes(problem.bias.shape, problem.bias)
     given: dict[str, TensorSpec | None] = dict(zip(("dq", "dk", "dv", "dbias"), outs, strict=False))
     made: dict[str, Any] = {
-        name: given_or(given[name], spec, f"{name} of out") for name, spec in results.items()
+        name: attention.given_or(given[name], spec, f"{name} of out") for name, spec in results.items()
     }
     return problem._replace(dy=specs["dy"], saved_y=specs["y"], saved_stats=specs["stats"], **made)
 
@@ -83,16 +81,6 @@ def result_shapes(problem: AttentionProblem) -> dict[str, Shape]:
     sizes = problem.sizes
     rows = (sizes.batch, sizes.heads, sizes.queries)
     return {"y": (*rows, sizes.value_head), "stats": rows}
-
-
-def like_axes(shape: Shape, like: TensorSpec) -> TensorSpec:
-    """Return a dense spec whose axes lie in memory in the order of another tensor's, the last one innermost.
-
-    Heads that lie between the tokens, as in (B, S, H, D) memory, stay there.
-    """
-    last = len(shape) - 1
-    order = sorted(range(last), key=lambda axis: (-like.strides[axis], axis))
-    return TensorSpec(tuple(shape), strides_in_order(shape, (*order, last)), like.dtype)
 
 
 def _operands(
@@ -114,8 +102,8 @@ def _operands(
     head = q.shape[-1] if q.shape else 0
     problem = AttentionProblem(
         q=q, k=k, v=v, **optional, **none,
-        scale=attention_scale(scale, head),
-        band=attention_band(causal, window),
+        scale=attention.attention_scale(scale, head),
+        band=attention.attention_band(causal, window),
         dropout=dropout_rate(dropout),
         longest=longest,
         deterministic=deterministic,
@@ -128,19 +116,11 @@ def _operands(
     else:
         _check_qkv(problem, "B, H, S, D", batched=True)
     sizes, paged = problem.sizes, problem.page_table is not None
-    check_head_count(sizes.heads, sizes.kv_heads, "" if paged else heads_hint(q.shape, k.shape))
+    attention.check_head_count(sizes.heads, sizes.kv_heads, "" if paged else heads_hint(q.shape, k.shape))
     for name, size in (("q", sizes.head), ("v", sizes.value_head)):
-        check_head_size(name, size, HEAD_MULTIPLE)
+        attention.check_head_size(name, size, HEAD_MULTIPLE)
     _check_optional(problem)
     return problem
-
-
-def attention_scale(scale: Any, head: int) -> float:
-    """Return the factor of the scores; by default ``1 / sqrt(D)``."""
-    number = 1 / math.sqrt(max(head, 1)) if scale is None else as_float(scale, "scale")
-    if not math.isfinite(number):
-        raise ValueError(f"scale must be finite: got {number}")
-    return number
 
 
 def dropout_rate(dropout: Any) -> float:
@@ -204,24 +184,6 @@ def _check_packed(problem: AttentionProblem) -> None:
         raise NotSupportedError("packed sequences do not support a page table; pad the queries instead")
 
 
-def check_head_count(heads: int, kv_heads: int, hint: str = "") -> None:
-    """Raise unless the heads of k divide those of q."""
-    if heads % max(kv_heads, 1) or (heads and not kv_heads):
-        raise ValueError(
-            f"k has the wrong number of heads: got {kv_heads}, expected a divisor of {heads}, the number of "
-            f"heads of q{hint}"
-        )
-
-
-def check_head_size(name: str, size: int, multiple: int) -> None:
-    """Raise unless the heads of an operand have a length that kernels load."""
-    if size % multiple or not size:
-        raise NotSupportedError(
-            f"the last axis of {name} is not a multiple of {multiple}: got {size}; pad the heads with zeros "
-            "and pass scale"
-        )
-
-
 def check_bias(bias: TensorSpec, dtypes: tuple[str, ...], scores: Shape) -> None:
     """Raise unless a bias has one of the dtypes and broadcasts to the scores (B, H, Sq, Skv)."""
     shape = _axes(bias, "bias", "B, H, S, S")
@@ -257,11 +219,6 @@ def _check_optional(problem: AttentionProblem) -> None:
         raise ValueError("seed and offset need dropout: got dropout=0")
 
 
-def given_or(out: TensorSpec | None, spec: TensorSpec, name: str) -> TensorSpec:
-    """Return the spec of a result: that of ``out``, which must fit, or the default."""
-    return spec if out is None else result_spec(spec.shape, spec, out=out, name=name)
-
-
 # --- the problem of clearing rows behind the lengths of padded sequences -----------------------------------
 
 LONGEST = 2**24  # places are compared in float32
@@ -289,7 +246,7 @@ def padding_problem(specs: Specs, outs: Outs) -> PaddingProblem:
         )
     expect_shape(lengths, "lengths", x.shape[:1])
     expect_dtype(lengths, "lengths", "int32")
-    return PaddingProblem(x, lengths, result_spec(x.shape, like_axes(x.shape, x), out=outs[0]))
+    return PaddingProblem(x, lengths, result_spec(x.shape, attention.like_axes(x.shape, x), out=outs[0]))
 
 
 # --- lengths -----------------------------------------------------------------------------------------------

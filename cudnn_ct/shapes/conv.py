@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Never
 
 from .._hints import UNSET, corrected, known_keywords
 from ..typing import ConvMode, Layout, Padding, PerAxis
-from .checks import batch_hint, filter_hint, gradient_hint, image_hint, result_spec, swap_hint
-from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
-from .parse import as_choice, as_int, as_list, per_axis
+from . import checks
+from .arithmetic import check_conv_dtypes, conv_result_dtype, resolve_precision
+from .checks import as_choice, as_int, as_list, per_axis, result_spec
 from .specs import Shape, TensorSpec, check_shape, common_layouts
 
 Pairs = tuple[tuple[int, int], ...]
@@ -183,13 +183,15 @@ def conv_problem(
         if shapes.setdefault("y", y_shape) != y_shape:
             raise ValueError(
                 f"dy has shape {shapes['y']}; x of {shapes['x']} with w of {shapes['w']} and these "
-                f"parameters gives {y_shape}{image_hint('dy', shapes['y'], y_shape[1])}"
+                f"parameters gives {y_shape}{checks.image_hint('dy', shapes['y'], y_shape[1])}"
             )
     except ValueError as error:
         if direction == "forward":
             raise
         swapped = dict(zip(roles.operands, (second.shape, first.shape), strict=False))
-        raise ValueError(f"{error}{gradient_hint(roles.names, groups, **(shapes | swapped))}") from None
+        raise ValueError(
+            f"{error}{checks.gradient_hint(roles.names, groups, **(shapes | swapped))}"
+        ) from None
     image = specs["y"] if direction == "backward_data" else specs["x"]
     other = second if image is first else first
     dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
@@ -253,13 +255,13 @@ def conv_transpose_output_shape(
         return corrected(conv_transpose_output_shape, locals())
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     if not 3 <= len(x) <= 5 or len(w) != len(x):
-        hint = batch_hint("x", x, len(w)) if x[:1] == w[:1] else ""
+        hint = checks.batch_hint("x", x, len(w)) if x[:1] == w[:1] else ""
         raise ValueError(f"x is {x} and w {w}; expected (N, C, *spatial) and (C, K / groups, *window){hint}")
     if x[1] != w[0]:
         hint = f"; pass w.transpose{(1, 0, *range(2, len(w)))} (permute in torch)" if x[1] == w[1] else ""
         if w[1] == x[0] and all(n <= k for n, k in zip(x[2:], w[2:], strict=True)):
-            hint = swap_hint("x", "w")
-        hint = hint or image_hint("x", x, w[0])
+            hint = checks.swap_hint("x", "w")
+        hint = hint or checks.image_hint("x", x, w[0])
         raise ValueError(f"x has {x[1]} channels; w of shape {w} expects {w[0]}{hint}")
     pairs, strides, dilations = conv_geometry(w[2:], padding, stride, dilation)
     extras = per_axis(output_padding, len(strides), "output_padding", 0)
@@ -316,16 +318,16 @@ def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
 def _check_filter_fits(x: Shape, w: Shape, groups: int) -> None:
     """Raise unless a filter of shape ``w`` can be applied to ``x``."""
     if not 3 <= len(x) <= 5:
-        hint = batch_hint("x", x, len(w))
+        hint = checks.batch_hint("x", x, len(w))
         raise ValueError(f"x has shape {x}; expected (N, C, *spatial) with 1 to 3 spatial axes{hint}")
     if len(w) != len(x):
-        hint = filter_hint(x, w, groups) if isinstance(groups, int) else ""
+        hint = checks.filter_hint(x, w, groups) if isinstance(groups, int) else ""
         raise ValueError(f"w has {len(w)} dimensions {w}; x of shape {x} needs a w of {len(x)}{hint}")
     groups = as_int(groups, "groups")
     if groups < 1:
         raise ValueError(f"groups must be at least 1: got {groups}")
     if x[1] != w[1] * groups:
-        hint = filter_hint(x, w, groups)
+        hint = checks.filter_hint(x, w, groups)
         raise ValueError(f"x has {x[1]} channels; w expects {w[1]} x groups {groups} = {w[1] * groups}{hint}")
     if w[0] % groups:
         raise ValueError(f"w has {w[0]} filters, which {groups} groups do not divide")
@@ -343,7 +345,7 @@ def _output_shape(x: Shape, w: Shape, padding: Pairs, stride: Shape, dilation: S
             raise ValueError(
                 f"the output would be empty along spatial axis {axis}: the input has {n} + padding "
                 f"{before + after} = {padded}, the window spans ({k} - 1) x dilation {d} + 1 = {span}"
-                f"{filter_hint(x, w, 1) if x[1] == w[1] else ''}"
+                f"{checks.filter_hint(x, w, 1) if x[1] == w[1] else ''}"
             )
         spatial.append((padded - span) // s + 1)
     return check_shape((x[0], w[0], *spatial), "output shape")

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Any, Generic, Literal, NamedTuple
 
-from .checks import one_dtype, result_slots, result_spec
-from .layer import problem_class
-from .parse import as_choice, as_int
+from .checks import as_choice, as_int, one_dtype, result_slots, result_spec
 from .sequences import as_integers, check_lengths
-from .specs import CTCLossSpec, Shape, T, TensorSpec, check_shape
+from .specs import CTCLossSpec, Shape, T, TensorSpec, check_shape, problem_class
 
 CTC_NORMALIZATIONS: tuple[Literal["none", "softmax"], ...] = ("none", "softmax")
 CTC_OUT_OF_BOUND: dict[str, Literal["zero", "skip"]] = {

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any, Generic, NamedTuple
 
 from ..typing import ConvMode, FusedActivation, MatmulActivation
-from . import epilogue
-from .checks import Outs, Specs, cast_hint, result_spec
+from . import arithmetic
+from .checks import as_choice, as_float, as_int, cast_hint, result_spec
 from .conv import ConvProblem, Pairs, conv_geometry, conv_output_shape
-from .conv_dtype import check_conv_dtypes
-from .layer import problem_class
-from .parse import as_choice, as_float, as_int
-from .specs import Shape, T, TensorSpec
+from .specs import Outs, Shape, Specs, T, TensorSpec, problem_class
 
 ACTIVATIONS: tuple[FusedActivation, ...] = (
     "identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish",
@@ -76,7 +73,7 @@ def fused_problem(
 ) -> FusedConv:
     """Validate the operations fused into a forward convolution, and return the problem."""
     y = conv.y
-    check_conv_dtypes("fused", {"x": conv.x.dtype})
+    arithmetic.check_conv_dtypes("fused", {"x": conv.x.dtype})
     if bias is not None:
         if bias.shape not in (y.shape[1:2], (1, y.shape[1], *[1] * (len(y.shape) - 2))):
             raise ValueError(f"bias has shape {bias.shape}; y of shape {y.shape} needs ({y.shape[1]},)")
@@ -179,7 +176,7 @@ def channel_operand(name: str, spec: TensorSpec, image: TensorSpec, dtypes: tupl
     channels = image.shape[1]
     if spec.shape not in ((channels,), (1, channels, *[1] * (len(image.shape) - 2))):
         raise ValueError(f"{name} has a wrong shape: got {spec.shape}, expected ({channels},)")
-    epilogue.check_dtype(name, spec, dtypes)
+    arithmetic.check_dtype(name, spec, dtypes)
     return with_axes_of(image, spec)
 
 
@@ -229,22 +226,22 @@ def float8_conv_problem(
 ) -> Float8Conv:
     """Validate a convolution of float8 with scales; ``outs`` are y and, if it is computed, amax."""
     x, w, bias = specs["x"], specs["w"], specs.get("bias")
-    epilogue.check_float8(x=x, w=w)
+    arithmetic.check_float8(x=x, w=w)
     shape = conv_output_shape(
         x.shape, w.shape, padding=padding, stride=stride, dilation=dilation, groups=groups
     )
-    y = result_spec(shape, x, w, out=outs[0], dtype=epilogue.float8_result_dtype(out_dtype, outs[0]))
+    y = result_spec(shape, x, w, out=outs[0], dtype=arithmetic.float8_result_dtype(out_dtype, outs[0]))
     if bias is not None:
-        bias = channel_operand("bias", bias, y, epilogue.bias_dtypes(y.dtype))
+        bias = channel_operand("bias", bias, y, arithmetic.bias_dtypes(y.dtype))
     geometry = conv_geometry(w.shape[2:], padding, stride, dilation)
     return Float8Conv(
         x,
         w,
         bias,
-        **epilogue.scales_of(specs, "descale_x", "descale_w", "scale"),
+        **arithmetic.scales_of(specs, "descale_x", "descale_w", "scale"),
         y=y,
-        amax=epilogue.amax_spec(outs),
+        amax=arithmetic.amax_spec(outs),
         parameters=ConvParameters(*geometry, as_int(groups, "groups"), "cross_correlation", "float32", True),
-        activation=epilogue.activation_name(activation),
+        activation=arithmetic.activation_name(activation),
         aligned=aligned,
     )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .checks import Outs, Specs, one_dtype, result_spec, result_specs, same_shape
-from .layer import problem_class
+from .checks import as_int, one_dtype, result_spec, result_specs, same_shape
 from .norm import check_epsilon, norm_parameter_dtype
-from .parse import as_int
-from .specs import Shape, TensorSpec
+from .specs import Outs, Shape, Specs, TensorSpec, problem_class
 
 
 @problem_class("group normalisation", "y mean invstd")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Generic, Literal, NamedTuple
 
-from .checks import Outs, Specs, one_dtype, result_spec, result_specs, same_shape, swap_hint
-from .epilogue import check_dtype
-from .layer import problem_class
+from .arithmetic import check_dtype
+from .checks import one_dtype, packed_result, result_specs, same_shape, swap_hint
 from .norm import check_epsilon
-from .specs import Shape, T, TensorSpec
+from .specs import Outs, Shape, Specs, T, TensorSpec, problem_class
 
 LayerNormMode = Literal["layer_norm", "rms_norm", "ada_layer_norm"]
 DTYPES = ("float16", "bfloat16", "float32")  # cuDNN has no engine for float64
@@ -159,9 +158,9 @@ def row_norm(mode: LayerNormMode, specs: Specs, outs: Outs, epsilon: Any, *, ali
     shape = _check_operands(mode, x, scale)
     if bias:
         _like("scale", scale, bias=bias)
-    y = result_spec(x.shape, _packed(x), out=outs[0])
+    y = packed_result(x.shape, x.dtype, outs[0])  # in C order: rows are contiguous
     names = ("invrms",) if mode == "rms_norm" else ("mean", "invstd")
-    statistics = result_specs(names, outs[1:], shape.statistics, _packed(x), "float32")
+    statistics = result_specs(names, outs[1:], shape.statistics, TensorSpec.packed(shape.statistics))
     mean, invstd = (None, None, *statistics)[-2:]
     return RowNorm(x, scale, bias, y, mean, invstd, mode, check_epsilon(epsilon), aligned)
 
@@ -183,8 +182,9 @@ def row_norm_gradient(
             )
         if spec:
             check_dtype(statistic, spec, ("float32",))
-    dx = result_spec(x.shape, _packed(x), out=outs[0])
-    dscale, *rest = result_specs(("dscale", "dbias"), outs[1:], scale.shape, _packed(scale))
+    dx = packed_result(x.shape, x.dtype, outs[0])
+    like = TensorSpec.packed(scale.shape, scale.dtype)
+    dscale, *rest = result_specs(("dscale", "dbias"), outs[1:], scale.shape, like)
     dbias = rest[0] if rest else None
     return RowNormGradient(dy, x, scale, mean, invstd, dx, dscale, dbias, mode, aligned)
 
@@ -202,8 +202,3 @@ def _like(name: str, first: TensorSpec, **others: TensorSpec) -> None:
         same_shape(**{name: first.shape, other: spec.shape})
         if spec.dtype != first.dtype:
             raise TypeError(f"{other} has a wrong dtype: got {spec.dtype}, expected {first.dtype} as {name}")
-
-
-def _packed(spec: TensorSpec) -> TensorSpec:
-    """Return the spec in C order, in which results are written: rows are contiguous."""
-    return TensorSpec.packed(spec.shape, spec.dtype)

@@ -1,17 +1,28 @@
-"""Problems of activations, softmax, local response normalisation and dropout."""
+"""Problems of activations, softmax, local response normalisation, dropout and pooling."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
-from ..typing import Activation
-from .checks import Outs, Specs, check_images, one_dtype, result_spec, same_shape, some_axes
+from .._hints import UNSET, corrected, known_keywords
+from ..typing import Activation, Padding, PerAxis
+from . import checks
+from .checks import as_bool, as_choice, as_float, as_int, one_dtype, result_spec, same_shape
+from .conv import Pairs, pad_pairs
 from .fused import ACTIVATIONS
-from .layer import LayerProblem, problem_class
-from .parse import as_bool, as_choice, as_float, as_int
-from .specs import ActivationSpec, LRNSpec, Shape, TensorSpec, check_shape
+from .specs import (
+    ActivationSpec,
+    LayerProblem,
+    LRNSpec,
+    Outs,
+    Shape,
+    Specs,
+    TensorSpec,
+    check_shape,
+    problem_class,
+)
 
 # --- activations -------------------------------------------------------------------------------------------
 
@@ -82,7 +93,7 @@ def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) 
         if len(dims) < 2:
             raise ValueError(f"x has shape {dims}; mode={mode!r} needs (N, C, ...), other shapes an axis")
         return range(1, 2 if mode == "channel" else len(dims))
-    axes = sorted(some_axes(axis, len(dims), "axis"))
+    axes = sorted(checks.some_axes(axis, len(dims), "axis"))
     if not axes:
         raise ValueError("axis must name at least one axis: got ()")
     if axes[-1] - axes[0] >= len(axes):
@@ -131,7 +142,7 @@ def lrn_problem(
     """Validate the arguments of normalising x, or of the gradient with x, y and dy."""
     what = "the gradient of lrn" if "dy" in specs else "lrn"
     one_dtype(what, **{name: spec.dtype for name, spec in specs.items()})
-    shape = check_images(same_shape(**{name: spec.shape for name, spec in specs.items()}))
+    shape = checks.check_images(same_shape(**{name: spec.shape for name, spec in specs.items()}))
     before, after = lrn_window(n)
     lrn = LRNSpec(before + 1 + after, *check_lrn_factors(lrn_alpha, lrn_beta, k))
     result = result_spec(shape, *specs.values(), out=outs[0])
@@ -180,3 +191,130 @@ def check_probability(probability: Any) -> float:
     if not 0 <= value < 1:
         raise ValueError(f"probability must be at least 0 and less than 1: got {probability}")
     return value
+
+
+# --- pooling -----------------------------------------------------------------------------------------------
+
+POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
+
+# Accepted aliases: the short name, and cuDNN's names.
+_SYNONYMS = {
+    "average": "average_inc_pad",
+    "average_count_include_padding": "average_inc_pad",
+    "average_count_exclude_padding": "average_exc_pad",
+}
+
+
+class PoolGeometry(NamedTuple):
+    """Window, padding and stride, per spatial axis; padding is a pair (before, after)."""
+
+    window: Shape
+    padding: Pairs
+    stride: Shape
+
+
+class PoolParams(NamedTuple):
+    """Parameters of a pooling; ``mode`` is one of :data:`POOLING_MODES`."""
+
+    geometry: PoolGeometry
+    mode: str
+    propagate_nan: bool
+
+
+def pool_problem(
+    specs: Specs, outs: Outs, window: Any, stride: Any, padding: Any, mode: Any, propagate_nan: Any
+) -> LayerProblem[PoolParams]:
+    """Validate the arguments of pooling x, or of the gradient with x, y and dy."""
+    name = as_choice(mode, (*POOLING_MODES, *_SYNONYMS), "mode")
+    x, mode, gradient = specs["x"], _SYNONYMS.get(name, name), "dy" in specs
+    what = "the gradient of pooling" if gradient else f"pooling with mode={mode!r}"
+    # Averages of int8 would need rounding.
+    allowed = checks.FLOATS if gradient or not mode.startswith("max") else (*checks.FLOATS, "int8")
+    one_dtype(what, allowed, **{name: spec.dtype for name, spec in specs.items()})
+    geometry = pool_geometry(x.shape, window, stride, padding)
+    y_shape = pool_output_shape(x.shape, window=window, stride=stride, padding=padding)
+    for name in ("y", "dy") if gradient else ():
+        if specs[name].shape != y_shape:
+            raise ValueError(
+                f"{name} has shape {specs[name].shape}; pooling x of shape {x.shape} with window "
+                f"{geometry.window}, stride {geometry.stride} and padding {geometry.padding} gives {y_shape}"
+            )
+    result = result_spec(x.shape if gradient else y_shape, *specs.values(), out=outs[0])
+    params = PoolParams(geometry, mode, as_bool(propagate_nan, "propagate_nan"))
+    return LayerProblem.of("pooling", params, specs, result)
+
+
+@known_keywords
+def pool_output_shape(
+    x_shape: Iterable[int],
+    *more: Never,
+    window: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    **unknown: Never,
+) -> Shape:
+    """Return the shape of ``pool(x)``, without a device.
+
+    Parameters
+    ----------
+    x_shape : (N, C, *spatial), with 1 to 3 spatial axes
+    window, stride, padding
+        As in :func:`cudnn_ct.pool`.
+
+    Returns
+    -------
+    tuple of int
+        (N, C, *out), where each ``out = (n + before + after - window) // stride + 1``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The window does not fit the image, or the padding does not fit the window.
+
+    Examples
+    --------
+    >>> pool_output_shape((8, 64, 112, 112), window=3, stride=2, padding=1)
+    (8, 64, 56, 56)
+    >>> pool_output_shape((8, 2048, 7, 7), window="global")
+    (8, 2048, 1, 1)
+    """
+    if more or unknown or x_shape is UNSET or window is UNSET:
+        return corrected(pool_output_shape, locals())
+    windows, pairs, strides = pool_geometry(x_shape, window, stride, padding)
+    x = checks.check_images(x_shape)
+    axes = zip(x[2:], pairs, windows, strides, strict=True)
+    return (*x[:2], *((n + sum(pair) - k) // s + 1 for n, pair, k, s in axes))
+
+
+def pool_geometry(x_shape: Iterable[int], window: Any, stride: Any, padding: Any) -> PoolGeometry:
+    """Parse window, stride and padding; raise unless every window overlaps the image."""
+    x = checks.check_images(x_shape)
+    if 0 in x[2:]:
+        raise ValueError(f"x has shape {x}; each spatial axis needs an element")
+    windows = _window(window, x)
+    axes = len(windows)
+    strides = windows if stride is None else checks.per_axis(stride, axes, "stride", 1)
+    pairs = pad_pairs(padding, windows, (1,) * axes)
+    for axis, (n, k, pair) in enumerate(zip(x[2:], windows, pairs, strict=True)):
+        if max(pair) >= k:  # otherwise a window could contain nothing but padding
+            raise ValueError(f"padding {pair} of spatial axis {axis} must be smaller than the window, {k}")
+        if n + sum(pair) < k:
+            raise ValueError(
+                f"the window of {k} is larger than spatial axis {axis}: the input has {n} + padding "
+                f"{sum(pair)} = {n + sum(pair)}"
+            )
+    return PoolGeometry(windows, pairs, strides)
+
+
+def _window(window: Any, x: Shape) -> Shape:
+    if isinstance(window, str):
+        if window.lower() != "global":
+            raise ValueError(f"window must be an int, one int per spatial axis or 'global': got {window!r}")
+        return x[2:]
+    window = checks.as_list(window)
+    if isinstance(window, Sequence) and len(window) != len(x) - 2:
+        raise ValueError(
+            f"window {window!r} has {len(window)} axes; x of shape {x} has {len(x) - 2} spatial axes"
+            f"{checks.batch_hint('x', x, len(window) + 2)}"
+        )
+    return checks.per_axis(window, len(x) - 2, "window", 1)

@@ -8,12 +8,9 @@ from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
 from ..typing import MatmulActivation
-from . import epilogue
-from .checks import FLOATS, Outs, Specs, cast_hint, one_dtype, result_spec, swap_hint
-from .conv_dtype import resolve_precision
-from .layer import problem_class
-from .parse import as_float
-from .specs import Shape, T, TensorSpec
+from . import arithmetic
+from .checks import FLOATS, as_float, cast_hint, one_dtype, packed_result, swap_hint
+from .specs import Outs, Shape, Specs, T, TensorSpec, problem_class
 
 WITHOUT_DBIAS = "bias_gradient is not set"  # why a gradient has no dbias
 
@@ -126,8 +123,8 @@ def matmul_problem(
     (out,) = outs
     compute, tensor_cores = _arithmetic(a.dtype, b.dtype, b_scale, precision, allow_tf32)
     dtype = _result_dtype(a.dtype, out_dtype, out)
-    y = result_spec(matmul_shape(a.shape, b.shape), _c_order(a), out=out, dtype=dtype)
-    name, factor = epilogue.activation_name(activation), as_float(alpha, "alpha")
+    y = packed_result(matmul_shape(a.shape, b.shape), dtype, out)
+    name, factor = arithmetic.activation_name(activation), as_float(alpha, "alpha")
     problem = MatmulProblem(
         a, b, bias, residual, b_scale, None, None, None, y, None, name, factor, compute, tensor_cores, aligned
     )
@@ -144,19 +141,19 @@ def scaled_matmul_problem(
 ) -> MatmulProblem:
     """Validate a product of float8 matrices with scales; ``outs`` are y and, if it is computed, amax."""
     a, b = specs["a"], specs["b"]
-    epilogue.check_float8(a=a, b=b)
-    dtype = epilogue.float8_result_dtype(out_dtype, outs[0])
-    y = result_spec(matmul_shape(a.shape, b.shape), _c_order(a), out=outs[0], dtype=dtype)
+    arithmetic.check_float8(a=a, b=b)
+    dtype = arithmetic.float8_result_dtype(out_dtype, outs[0])
+    y = packed_result(matmul_shape(a.shape, b.shape), dtype, outs[0])
     problem = MatmulProblem(
         a,
         b,
         specs.get("bias"),
         specs.get("residual"),
         None,
-        **epilogue.scales_of(specs, "descale_a", "descale_b", "scale"),
+        **arithmetic.scales_of(specs, "descale_a", "descale_b", "scale"),
         y=y,
-        amax=epilogue.amax_spec(outs),
-        activation=epilogue.activation_name(activation),
+        amax=arithmetic.amax_spec(outs),
+        activation=arithmetic.activation_name(activation),
         aligned=aligned,
     )
     _check_epilogue(problem)
@@ -166,7 +163,7 @@ def scaled_matmul_problem(
 @lru_cache(256)
 def check_gradient(dy: TensorSpec, a: TensorSpec, b: TensorSpec, with_bias: bool) -> None:
     """Raise unless dy, a and b belong to one product, whose operands have a gradient."""
-    if a.dtype == "int8" or a.dtype in epilogue.FLOAT8:
+    if a.dtype == "int8" or a.dtype in arithmetic.FLOAT8:
         raise TypeError(f"products of {a.dtype} have no gradient; got a {a}")
     one_dtype("the gradient of a product", a=a.dtype, b=b.dtype, dy=dy.dtype)
     shape = matmul_shape(a.shape, b.shape)
@@ -180,13 +177,13 @@ def _arithmetic(
     a: str, b: str, b_scale: TensorSpec | None, precision: Any, allow_tf32: bool
 ) -> tuple[str, bool]:
     """Return the dtype of the sums, and whether products may use tensor cores."""
-    if b == "int8" and a in epilogue.HALF:
+    if b == "int8" and a in arithmetic.HALF:
         if b_scale is None:
             raise ValueError(f"b is int8 and a is {a}: pass b_scale, the factor of the weights' columns")
         b = a
     elif b_scale is not None:
         raise ValueError(f"b_scale is for int8 weights and a half precision a: got a {a} and b {b}")
-    if a in epilogue.FLOAT8 or b in epilogue.FLOAT8:
+    if a in arithmetic.FLOAT8 or b in arithmetic.FLOAT8:
         raise TypeError(f"a is {a} and b is {b}: products of float8 are ct.scaled_matmul")
     if a != b:
         raise TypeError(
@@ -194,7 +191,7 @@ def _arithmetic(
             f"{cast_hint(a=a, b=b)}"
         )
     one_dtype("a product of matrices", (*FLOATS, "int8"), a=a)
-    return resolve_precision(precision, a, allow_tf32)
+    return arithmetic.resolve_precision(precision, a, allow_tf32)
 
 
 def _result_dtype(a: str, out_dtype: Any, out: TensorSpec | None) -> str:
@@ -218,20 +215,15 @@ def _check_epilogue(problem: MatmulProblem) -> None:
         if not columns or problem.bias.shape != columns:
             expected = columns or "none, as b has one axis"
             raise ValueError(f"bias has a wrong shape: got {problem.bias.shape}, expected {expected}")
-        epilogue.check_dtype("bias", problem.bias, epilogue.bias_dtypes(y.dtype))
+        arithmetic.check_dtype("bias", problem.bias, arithmetic.bias_dtypes(y.dtype))
     if problem.residual:
         if problem.residual.shape != y.shape:
             got = problem.residual.shape
             raise ValueError(f"residual has a wrong shape: got {got}, expected that of the result, {y.shape}")
-        epilogue.check_dtype("residual", problem.residual, (y.dtype,))
+        arithmetic.check_dtype("residual", problem.residual, (y.dtype,))
     if problem.b_scale:
         if problem.b_scale.shape not in (columns, (1,), ()):
             raise ValueError(
                 f"b_scale has a wrong shape: got {problem.b_scale.shape}, expected {columns} or (1,)"
             )
-        epilogue.check_dtype("b_scale", problem.b_scale, ("float32",))
-
-
-def _c_order(spec: TensorSpec) -> TensorSpec:
-    """Return the spec in C order, in which results are written."""
-    return TensorSpec.packed(spec.shape, "float32")
+        arithmetic.check_dtype("b_scale", problem.b_scale, ("float32",))

@@ -8,10 +8,9 @@ from math import prod
 from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
-from .checks import Outs, Specs, image_hint, one_dtype, result_spec, result_specs, same_shape, swap_hint
-from .layer import problem_class, results_of
-from .parse import as_choice, as_float
-from .specs import Shape, T, TensorSpec, check_shape
+from . import checks
+from .checks import as_choice, as_float, one_dtype, result_spec, result_specs, same_shape
+from .specs import Outs, Shape, Specs, T, TensorSpec, check_shape, problem_class, results_of
 
 NORM_MODES = ("per_activation", "spatial")
 INSTANCE = "instance"  # the mode of instance normalisation, which batch normalisations do not accept
@@ -101,8 +100,8 @@ def check_norm_parameters(x: Any, mode: Any, dtype: str = "", /, **parameters: A
             allowed = allowed[:1]
         if tuple(parameter.shape) not in allowed:
             got, of_x = tuple(parameter.shape), tuple(x.shape)
-            hint = image_hint("x", of_x, prod(got)) if prod(got) == max(got, default=1) else ""
-            hint = swap_hint("x", name) if len(got) > len(of_x) else hint
+            hint = checks.image_hint("x", of_x, prod(got)) if prod(got) == max(got, default=1) else ""
+            hint = checks.swap_hint("x", name) if len(got) > len(of_x) else hint
             raise ValueError(
                 f"{name} has shape {got}; x of shape {of_x} with "
                 f"mode={mode!r} needs {' or '.join(map(str, allowed))}{hint}"

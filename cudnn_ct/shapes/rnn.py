@@ -12,9 +12,8 @@ import numpy as np
 from .._algorithm_names import RNN_ALGOS as RNN_ALGOS
 from ..dtypes import as_dtype
 from ..typing import RNNBias, RNNDirection, RNNMode
-from .checks import one_dtype
-from .conv_dtype import resolve_precision
-from .parse import as_choice, as_float, as_int
+from .arithmetic import resolve_precision
+from .checks import as_choice, as_float, as_int, one_dtype
 from .specs import INT_MAX, Shape
 
 # The gates of a cell in the order of cuDNN's linLayerID, which counts them for the input, then for the state.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple
 
-from .parse import as_choice
+from .checks import as_choice
 from .rnn import RNN_ALGOS, RNNSpec
 from .specs import Shape, T, TensorSpec, check_shape
 

@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple
 
-from .checks import Outs, Specs, batch_hint, one_dtype, packed_result, result_spec, swap_hint
-from .layer import LayerProblem, problem_class
-from .parse import as_float
-from .specs import INT_MAX, Shape, T, TensorSpec, check_shape
+from .checks import as_float, batch_hint, one_dtype, packed_result, result_spec, swap_hint
+from .specs import INT_MAX, LayerProblem, Outs, Shape, Specs, T, TensorSpec, check_shape, problem_class
 
 
 class GridSampleGradients(NamedTuple, Generic[T]):

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, Generic, NamedTuple
 
 from ..dtypes import as_dtype
-from .checks import Outs, Specs, cast_hint, result_specs
+from .arithmetic import check_dtype
+from .checks import as_float, as_int, cast_hint, result_specs
 from .conv import ConvProblem
-from .epilogue import check_dtype
 from .fused import ConvParameters
-from .layer import problem_class
 from .norm import check_epsilon
-from .parse import as_float, as_int
-from .specs import T, TensorSpec
+from .specs import Outs, Specs, T, TensorSpec, problem_class
 
 STATISTICS_DTYPES = ("float16", "bfloat16", "float32")
 GRADIENT_DTYPES = ("float16",)  # cuDNN 9.19 and 9.28 have no engine for others

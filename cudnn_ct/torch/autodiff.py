@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .._caches import BoundedDict
-from ..gradients.row import Backward, Row, needs_of, saved_names
+from ..gradients.formulas import Backward, Row, needs_of, saved_names
 from .guards import check_of
 from .kernels import ROWS, filled
 from .prepared import Call

@@ -16,9 +16,8 @@ import cudnn_ct
 
 from .._caches import BoundedDict
 from ..array_shapes import ShapeArray, only_shapes, spec_of
-from ..gradients.networks import NETWORKS, body, network_results
-from ..gradients.row import Row, arguments
-from ..gradients.table import OPERATIONS
+from ..gradients.formulas import Row, arguments
+from ..gradients.table import NETWORKS, OPERATIONS, body, network_results
 from ..shapes.specs import TensorSpec
 from .prepared import Call
 from .symbolic import Meta, results_of_sizes

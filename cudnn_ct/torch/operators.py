@@ -10,7 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .._caches import BoundedDict
-from ..gradients.row import Param, Row
+from ..gradients.formulas import Param, Row
 from .autodiff import Gradient, Known, register_gradient
 from .kernels import FINDERS, KERNELS, ROWS, fake_results, on_cpu, options_of, watched
 from .prepared import WithoutMemoryError

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..gradients.row import Row
+from ..gradients.formulas import Row
 
 __all__ = ["autocast", "batched", "cast_of"]
 

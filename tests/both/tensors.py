@@ -219,7 +219,7 @@ def test_reduce_with_indices_counts_in_c_order_when_memory_is_in_another(place: 
     x = Tensor((3, 4, 5, 6), "float32", "distinct", "nhwc")
     for axes in (0, 1, (1, 2, 3)):
         check_indices(x, op, axes, place)
-        shape = ct.shapes.reduction.reduced_shape(x.shape, axes, keepdims=True)
+        shape = ct.shapes.tensor.reduced_shape(x.shape, axes, keepdims=True)
         for view in VIEWS:
             check_indices(x, op, axes, place, Tensor(shape, "int32", "integers", "nhwc", view))
 

@@ -12,12 +12,12 @@ from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph.layouts import NATIVE
 from cudnn_ct.legal.subjects import Norm, Subject, subjects_of
 from cudnn_ct.ops.graph.lower import lowered
+from cudnn_ct.shapes.attention import scaled_attention_problem
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import ConvParameters, FusedConv, ScaledConv
 from cudnn_ct.shapes.matmul import matmul_problem, scaled_matmul_problem
 from cudnn_ct.shapes.rnn import rnn_spec
-from cudnn_ct.shapes.scaled_attention import scaled_attention_problem
 from cudnn_ct.shapes.sequences import RNNProblem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.oracle.graph_draws import draw_graph

@@ -9,8 +9,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.shapes.causal_conv import WIDTHS
-from cudnn_ct.shapes.fft_causal_conv import FFTCausalConvProblem
+from cudnn_ct.shapes.causal_conv import WIDTHS, FFTCausalConvProblem
 from cudnn_ct.shapes.specs import TensorSpec
 
 from .host import view

@@ -19,7 +19,7 @@ from cudnn_ct import _cublaslt
 from cudnn_ct._cublaslt import _FUNCTIONS, DTYPES, Algorithm
 from cudnn_ct.dtypes import GRAPH_DTYPES
 from cudnn_ct.ops.matmul import cublaslt
-from cudnn_ct.shapes.epilogue import FLOAT8
+from cudnn_ct.shapes.arithmetic import FLOAT8
 
 from .host import Host, view
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import cudnn_ct as ct
 from cudnn_ct import testing
-from cudnn_ct.certify import determinism
+from cudnn_ct.certify import certificates
 from cudnn_ct.cuda import allocator, interop, lifetime, memory, stream
 from tests.unit.cuda_driver import driver_installed, put
 
@@ -28,8 +28,8 @@ def host_installed() -> Iterator[Host]:
         put(stack, stream, "device_uuid", cache(lambda _: "the first of its kind"))
         put(stack, memory, "allocate", host.allocate_buffer)
         put(stack, allocator, "MAX_BLOCK", -1)
-        put(stack, determinism, "RUNS", 2)  # a fake that varies does so in each run
-        put(stack, determinism, "SECONDS", 0)
+        put(stack, certificates, "RUNS", 2)  # a fake that varies does so in each run
+        put(stack, certificates, "SECONDS", 0)
         yield host
 
 

@@ -11,15 +11,21 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import algo_cache
 from cudnn_ct.autotune import benchmark as agreement
-from cudnn_ct.autotune.request import AlgoRequest, request
 from cudnn_ct.autotune.store import store
 from cudnn_ct.context import Context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import AllocationError, NotSupportedError
 from cudnn_ct.ops._call import execute
 from cudnn_ct.ops._operation import Operation, Select
-from cudnn_ct.plans.base import Candidate, Heuristic
-from cudnn_ct.plans.comparison import TOLERANCE, difference, tolerance_of
+from cudnn_ct.plans.base import (
+    TOLERANCE,
+    AlgoRequest,
+    Candidate,
+    Heuristic,
+    difference,
+    request,
+    tolerance_of,
+)
 from cudnn_ct.plans.elementwise import copy_plan
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.fused import FusedConv

@@ -14,7 +14,7 @@ from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.plans import tiling
+from cudnn_ct.plans import axes
 from cudnn_ct.shapes import specs
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.both.views import *  # noqa: F403
@@ -48,7 +48,7 @@ def test_copy_of_a_view_is_made_in_slices_when_a_stride_exceeds_a_c_int(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     view = ct.asarray(numbers(dtype))[:, 1:]
-    for module in (specs, tiling):
+    for module in (specs, axes):
         monkeypatch.setattr(module, "INT_MAX", 40)
     host.calls.clear()
     copied = view.copy()

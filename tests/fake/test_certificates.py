@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import cudnn_ct as ct
 from cudnn_ct import _lib, testing
 from cudnn_ct.autotune.candidates import CandidateSet
-from cudnn_ct.certify import certificates, determinism, opinions
+from cudnn_ct.certify import certificates, opinions
 from cudnn_ct.cli.cache import report_command as command
 from cudnn_ct.cuda import memory
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
@@ -105,7 +105,7 @@ def test_winner_is_measured_when_results_must_be_deterministic(fake: FakeCudnn) 
     f = built(deterministic=True)
     with pytest.warns(CudnnWarning, match="engine 0 of cuDNN computes a wrong result"):
         np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
-    assert fake.executed.count(7) > determinism.RUNS
+    assert fake.executed.count(7) > certificates.RUNS
 
 
 def test_same_engine_with_other_knobs_is_no_second_opinion(
@@ -306,7 +306,7 @@ def test_undecided_difference_is_reported(fake: FakeCudnn, monkeypatch: pytest.M
     def fail(*_: Any) -> None:
         raise NotSupportedError("no nodes today")
 
-    monkeypatch.setattr("cudnn_ct.ops._graph_source.nodewise_plan", fail)
+    monkeypatch.setattr("cudnn_ct.certify.opinions.nodewise_plan", fail)
     fake.wrong_engines = frozenset({7})
     f = built()
     with pytest.warns(CudnnWarning, match="engine 0 and engine 7 of cuDNN compute different results"):

@@ -17,7 +17,6 @@ from cudnn_ct import algo_cache, context
 from cudnn_ct._config import config
 from cudnn_ct.autotune import measurement
 from cudnn_ct.autotune.candidates import CandidateSet
-from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.autotune.store import store
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import (
@@ -30,7 +29,7 @@ from cudnn_ct.errors import (
 from cudnn_ct.graph import candidates as engine_candidates
 from cudnn_ct.ops.conv import graph
 from cudnn_ct.ops.conv.candidates import CONVOLUTIONS
-from cudnn_ct.plans.base import Candidate
+from cudnn_ct.plans.base import AlgoRequest, Candidate
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec

@@ -12,9 +12,9 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context as contexts
 from cudnn_ct.autotune.candidates import choice_of, store_key
-from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.graph.plan_store import StoredPlan, decode, encode
+from cudnn_ct.plans.base import AlgoRequest
 from cudnn_ct.shapes.layer_norm import row_norm
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.both.dynamic_shapes import *  # noqa: F403

@@ -9,7 +9,6 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
-from cudnn_ct.autotune.request import request
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.facts import Target
@@ -20,7 +19,7 @@ from cudnn_ct.ops._call import execute
 from cudnn_ct.ops._graph_source import GraphSource, check_engine_name
 from cudnn_ct.ops._operation import Operation, Select
 from cudnn_ct.ops.activation import activation_graph
-from cudnn_ct.plans.base import Candidate
+from cudnn_ct.plans.base import Candidate, request
 from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
 from tests.strategies import own, shifted
 

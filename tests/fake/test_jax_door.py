@@ -14,9 +14,8 @@ import cudnn_ct as ct
 
 pytest.importorskip("jax")
 
-from cudnn_ct.gradients import networks
-from cudnn_ct.gradients.networks import NETWORKS
-from cudnn_ct.gradients.table import OPERATIONS
+from cudnn_ct.gradients import table
+from cudnn_ct.gradients.table import NETWORKS, OPERATIONS
 from cudnn_ct.jax import kernels
 from cudnn_ct.jax.calls import Call, call_of
 from cudnn_ct.jax.networks import ON_CPU
@@ -179,7 +178,7 @@ def test_handler_runs_a_network_and_its_gradients(
     expected = ON_CPU[backward](**{one: given[one] for one in NETWORKS[backward].operands}, **params)
     for one, other in zip(run(backward), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    networks._network.cache_clear()
+    table._network.cache_clear()
 
 
 def test_workspace_is_that_of_the_selected_plan(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:

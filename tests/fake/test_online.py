@@ -13,12 +13,12 @@ import cudnn_ct as ct
 from cudnn_ct import algo_cache
 from cudnn_ct._config import config
 from cudnn_ct.autotune import benchmark as agreement
-from cudnn_ct.autotune.request import AlgoRequest, request
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import AllocationError, ExecutionFailedError
 from cudnn_ct.ops._call import execute
 from cudnn_ct.ops._operation import Operation, Select
 from cudnn_ct.ops._replay import REPEATS
+from cudnn_ct.plans.base import AlgoRequest, request
 
 from . import test_agreement
 from .conftest import forget

@@ -14,7 +14,7 @@ from cudnn_ct._lib import load
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotInitializedError, NotSupportedError
 from cudnn_ct.ops.attention import scaled
-from cudnn_ct.shapes.scaled_attention import scaled_attention_problem
+from cudnn_ct.shapes.attention import scaled_attention_problem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.layers import Place
 from tests.scaled_attention_cases import CASES, check, operands_of

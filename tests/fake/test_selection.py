@@ -11,14 +11,13 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context, testing
 from cudnn_ct.algo_cache import CandidateSource
-from cudnn_ct.autotune.request import AlgoRequest, request
 from cudnn_ct.autotune.store import store
 from cudnn_ct.context import Context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.ops._call import execute
 from cudnn_ct.ops._operation import Operation, Select
-from cudnn_ct.plans.base import Candidate, Heuristic
+from cudnn_ct.plans.base import AlgoRequest, Candidate, Heuristic, request
 from cudnn_ct.plans.elementwise import copy_plan
 from cudnn_ct.shapes.specs import TensorSpec
 

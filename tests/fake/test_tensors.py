@@ -13,19 +13,18 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context
-from cudnn_ct.certify import determinism
+from cudnn_ct.certify import certificates
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.ops import activation
 from cudnn_ct.ops.reduce import graph, reduce
 from cudnn_ct.ops.reduce.legacy import reduction
-from cudnn_ct.plans import tiling
-from cudnn_ct.plans.call import scalar_type
+from cudnn_ct.plans import axes as merged_axes
 from cudnn_ct.plans.elementwise import op_tensor, scale_plan
+from cudnn_ct.plans.program import scalar_type
 from cudnn_ct.plans.wrappers import zero_results
-from cudnn_ct.shapes.elementwise import OpTensorProblem
-from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
+from cudnn_ct.shapes.tensor import OpTensorProblem, ReduceProblem
 from tests.both.tensors import integers
 from tests.layers import Tensor, compare
 
@@ -96,7 +95,7 @@ def test_elementwise_operations_equal_numpy_when_they_are_sliced(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], layout: str
 ) -> None:
     """A small INT_MAX slices the arrays; each element is computed once."""
-    monkeypatch.setattr(tiling, "INT_MAX", 100)
+    monkeypatch.setattr(merged_axes, "INT_MAX", 100)
     values = integers(shape)
     x = ct.asarray(values, layout=layout if len(shape) == 4 else None)
     bias = ct.asarray(integers((1, shape[1], *[1] * (len(shape) - 2))))
@@ -281,7 +280,7 @@ def test_bits_are_measured_before_a_root_and_further_sums_hide_them(
 
     def why_varying(problem: ReduceProblem, _: str, plan: Any, context: Any) -> str:
         measured.append(problem.y)
-        return determinism.why_varying(problem, "a graph", plan, context)
+        return certificates.why_varying(problem, "a graph", plan, context)
 
     monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
     monkeypatch.setattr(graph, "why_varying", why_varying)

@@ -9,8 +9,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.shapes.gnn_aggregate import EXTREMES, REDUCTIONS
-from cudnn_ct.shapes.gnn_attention import ACTIVATIONS
+from cudnn_ct.shapes.gnn import ACTIVATIONS, EXTREMES, REDUCTIONS
 from tests.gnn_cases import DTYPES, aggregate_operands, attention_operands, graph_of
 
 from .conftest import own_stream, place

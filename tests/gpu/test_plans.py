@@ -39,7 +39,7 @@ from cudnn_ct.graph.plan_store import UNIT, StoredPlan, _imported, decode, plan_
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.graph.stored import plan_key, read_back, to_store
-from cudnn_ct.plans.comparison import difference, tolerance_of
+from cudnn_ct.plans.base import difference, tolerance_of
 from tests.graph_kinds import KINDS, SINCE
 from tests.graph_values import can_compute, compute
 

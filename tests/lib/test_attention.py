@@ -15,9 +15,13 @@ from cudnn_ct.ops._formulas import conversion_graph
 from cudnn_ct.ops.attention.core import core_of
 from cudnn_ct.ops.attention.scaled import SOURCE as FLOAT8_SOURCE
 from cudnn_ct.ops.attention.source import ENGINES, selection_graph
-from cudnn_ct.shapes.attention import AttentionProblem
+from cudnn_ct.shapes.attention import (
+    SCALES,
+    AttentionProblem,
+    ScaledAttentionProblem,
+    scaled_attention_problem,
+)
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem
-from cudnn_ct.shapes.scaled_attention import SCALES, ScaledAttentionProblem, scaled_attention_problem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests import scaled_attention_cases
 from tests.attention_cases import CASES, NO_GRADIENT, Case, case

@@ -105,7 +105,7 @@ def test_c_functions_accept_the_lengths_of_the_package(folder: Path) -> None:
     code = """
 import ctypes
 from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.shapes.fft_causal_conv import fft_causal_conv_shape
+from cudnn_ct.shapes.causal_conv import fft_causal_conv_shape
 room = (ctypes.c_char * 65536)()
 p = ctypes.addressof(room) // 256 * 256 + 256
 lib = _lib.load()
@@ -150,7 +150,7 @@ def test_c_functions_accept_the_pairs_of_widths_of_the_package(folder: Path) -> 
     code = """
 import ctypes
 from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.shapes.b2b_causal_conv import b2b_causal_conv_shape
+from cudnn_ct.shapes.causal_conv import b2b_causal_conv_shape
 room = (ctypes.c_char * 65536)()
 p = ctypes.addressof(room) // 256 * 256 + 256
 lib = _lib.load()

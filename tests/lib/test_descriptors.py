@@ -15,8 +15,8 @@ from cudnn_ct._lib import load
 from cudnn_ct.dtypes import DTYPES as ALL_DTYPES
 from cudnn_ct.plans.elementwise import duplicate_plan
 from cudnn_ct.shapes.conv import conv_problem
-from cudnn_ct.shapes.reduction import REDUCE_OPS
 from cudnn_ct.shapes.specs import LAYOUTS
+from cudnn_ct.shapes.tensor import REDUCE_OPS
 from cudnn_ct.typing import OpTensorOp
 from tests.conv_cases import Geometry, geometries
 from tests.mixed import in_threads

@@ -12,7 +12,6 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct._bindings import enums
-from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.graph.candidates import engine_candidates
 from cudnn_ct.graph.engines import Engine, execution_plan, heuristic_configs, heuristic_modes
@@ -25,6 +24,7 @@ from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.graph.stored import to_store
 from cudnn_ct.ops._graph_source import GraphSource
+from cudnn_ct.plans.base import AlgoRequest
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
 from tests.graph_kinds.matmuls import matmul

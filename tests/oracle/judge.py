@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.plans.tiling import MAX_CALLS
+from cudnn_ct.plans.axes import MAX_CALLS
 
 from .calls import made, planned, weights_of
 from .devices import Device, Placed

@@ -8,7 +8,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import facts
-from cudnn_ct.certify import determinism
+from cudnn_ct.certify import certificates
 from cudnn_ct.graph.offline import target_of
 from cudnn_doctor.read.versions import table
 
@@ -35,8 +35,8 @@ def test_calls_of_the_wide_heads_are_drawn() -> None:
 
 
 def test_fixes_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = determinism._count_results
-    monkeypatch.setattr(determinism, "_count_results", measured)
+    measured = certificates._count_results
+    monkeypatch.setattr(certificates, "_count_results", measured)
     monkeypatch.setenv(VARIABLE, f"native-broadcasts,{MEASUREMENT}")
     fact = next(
         one
@@ -47,7 +47,7 @@ def test_fixes_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     take_out()
     try:
         assert facts.ignores(fact.name)
-        assert determinism._count_results is not measured
+        assert certificates._count_results is not measured
     finally:
         facts.ignore(())
     monkeypatch.delenv(VARIABLE)

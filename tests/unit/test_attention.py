@@ -14,13 +14,8 @@ from cudnn_ct.graph.engines import Engine
 from cudnn_ct.legal.rules import engine_rules
 from cudnn_ct.ops.attention.core import _needs_lengths as needs_lengths
 from cudnn_ct.ops.attention.core import core_of, token_step
-from cudnn_ct.shapes.attention import AttentionProblem, Band, attention_band
-from cudnn_ct.shapes.attention_rules import (
-    attention_gradient_problem,
-    attention_problem,
-    like_axes,
-    longest_sequence,
-)
+from cudnn_ct.shapes.attention import AttentionProblem, Band, attention_band, like_axes
+from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem, longest_sequence
 from cudnn_ct.shapes.specs import TensorSpec
 
 NONE = (None,) * 4

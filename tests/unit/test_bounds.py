@@ -34,7 +34,7 @@ MADE_WITH_THEIR_OWNER = {
     "graph.native._NativeTensors._tensors",
     "ops.attention.graph.NodeBuilder.nodes",
     "ops.attention.graph._Nodes.operands",
-    "plans.call.CallPlan._places",
+    "plans.program.CallPlan._places",
     "ops.rnn.gradients.RNNReserve.arrays",
     "ops.graph.tensors.GraphTensors._marked",
     "ops.graph.tensors.GraphTensors._names",

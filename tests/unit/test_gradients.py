@@ -12,7 +12,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import reference
-from cudnn_ct.gradients.row import Backward, Row, arguments, needs_of, saved_names
+from cudnn_ct.gradients.formulas import Backward, Row, arguments, needs_of, saved_names
 from cudnn_ct.gradients.table import OPERATIONS
 
 STEP = 1e-5

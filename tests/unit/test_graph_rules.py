@@ -26,8 +26,7 @@ from cudnn_ct.ops.graph.built import BuiltGraph, newer_operations
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.reference.layers import BINARY, SLOPES, UNARY
 from cudnn_ct.shapes.graph.kinds import KINDS
-from cudnn_ct.shapes.graph.pointwise import COMPARISONS, LOGICAL
-from cudnn_ct.shapes.graph.rules import ordered
+from cudnn_ct.shapes.graph.problem import COMPARISONS, LOGICAL, ordered
 from cudnn_ct.shapes.specs import TensorSpec, packed_strides
 from tests.facts.native import check_layouts
 

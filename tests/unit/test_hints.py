@@ -16,7 +16,7 @@ from cudnn_ct import _hints
 from cudnn_ct._bindings.enums import ReduceTensorOp
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.checks import filter_hint
-from cudnn_ct.shapes.reduction import as_reduce_op
+from cudnn_ct.shapes.tensor import as_reduce_op
 
 OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.", "cudnn_ct.array_creation")
 FUNCTIONS = {

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import ConvolutionMode
-from cudnn_ct.plans.axes import Axis, coalesce
-from cudnn_ct.plans.tiling import tile
+from cudnn_ct.plans.axes import Axis, coalesce, tile
+from cudnn_ct.shapes.arithmetic import resolve_precision
 from cudnn_ct.shapes.conv import conv_output_shape, conv_problem, pad_pairs
-from cudnn_ct.shapes.conv_dtype import resolve_precision
 from cudnn_ct.shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, packed_strides
 from tests.conv_cases import Geometry, geometries
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
+from cudnn_ct.plans.axes import sliced
 from cudnn_ct.plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, Variants, chained, unscaled
-from cudnn_ct.plans.tiling import sliced
 from cudnn_ct.shapes.specs import TensorSpec
 
 BASE = 1 << 20  # the address of the workspace

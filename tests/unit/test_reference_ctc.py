@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnn_ct.reference.ctc import ctc_loss
+from cudnn_ct.reference.layers import ctc_loss
 from tests.ctc_cases import CTCCase, ctc_cases
 
 

@@ -10,14 +10,12 @@ import pytest
 from cudnn_ct import reference
 from cudnn_ct._bindings import constants, enums
 from cudnn_ct.reference.dropout import dropout
-from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.checks import FLOATS, as_choice
 from cudnn_ct.shapes.ctc import ctc_spec
-from cudnn_ct.shapes.elementwise import OP_TENSOR_OPS
 from cudnn_ct.shapes.layers import LRN_MAX_CHANNELS, activation_spec, check_lrn_factors
 from cudnn_ct.shapes.norm import NORM_MIN_EPSILON, norm_axes, norm_parameter_dtype, norm_samples
-from cudnn_ct.shapes.parse import as_choice
-from cudnn_ct.shapes.reduction import REDUCE_OPS
 from cudnn_ct.shapes.specs import MAX_AXES
+from cudnn_ct.shapes.tensor import OP_TENSOR_OPS, REDUCE_OPS
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:

@@ -10,8 +10,8 @@ import pytest
 
 from cudnn_ct import reference
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.shapes.elementwise import transformed_spec
 from cudnn_ct.shapes.specs import TensorSpec
+from cudnn_ct.shapes.tensor import transformed_spec
 
 
 def integers(shape: tuple[int, ...], seed: int = 0, dtype: str = "float64") -> np.ndarray:

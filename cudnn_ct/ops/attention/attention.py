@@ -11,12 +11,11 @@ from ..._config import config
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
-from ...autotune.request import request
-from ...plans.base import SelectedPlan
+from ...plans.base import SelectedPlan, request
 from ...shapes import attention_rules as rules
 from ...shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
-from ...shapes.checks import Outs, Specs, result_slots
-from ...shapes.parse import as_bool
+from ...shapes.checks import as_bool, result_slots
+from ...shapes.specs import Outs, Specs
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented

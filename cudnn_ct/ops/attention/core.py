@@ -13,8 +13,8 @@ from ...facts import Target, ignores
 from ...legal.attention_conditions import NO_LENGTHS, narrow_values
 from ...legal.conditions import applying
 from ...legal.subjects import subjects_of
-from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band
-from ...shapes.attention_rules import OPTIONAL, like_axes
+from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band, like_axes
+from ...shapes.attention_rules import OPTIONAL
 from ...shapes.specs import TensorSpec
 
 NARROW = "attention-narrow-values"  # the fact that wider values avoid

@@ -11,7 +11,7 @@ from ...array_creation import as_operand, asarray
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
 from ...shapes import attention_rules as rules
-from ...shapes.attention import Band, attention_band
+from ...shapes.attention import Band, attention_band, like_axes
 from ...shapes.specs import TensorSpec
 from .._operands import representable, stream_of
 from .core import token_step, value_head
@@ -143,7 +143,7 @@ def _add_starts(
             in_host[name] = lengths[name]
     if not any(name in given for name in lengths):
         rules.check_band_of_lengths(band, lengths["lengths_q"], lengths["lengths_kv"])
-    result = rules.like_axes((*q.shape[:2], v.shape[2]), q)
+    result = like_axes((*q.shape[:2], v.shape[2]), q)
     if y is not None and len((found := as_operand(y, "y", where).spec).shape) == 3:
         result = representable(found)
     stats = TensorSpec.packed(q.shape[:2], "float32")

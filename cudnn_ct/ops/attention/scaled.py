@@ -15,16 +15,13 @@ from ...legal.conditions import applying
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.elementwise import fill_plan
-from ...plans.program import ALPHA, BETA, Program, Step, Steps
-from ...plans.workspace import room_of
+from ...plans.program import ALPHA, BETA, Program, Step, Steps, room_of
 from ...plans.wrappers import on_copies
-from ...shapes import scaled_attention as rules
-from ...shapes.attention_rules import like_axes
-from ...shapes.epilogue import FLOAT8
-from ...shapes.layer import results_of
-from ...shapes.parse import as_bool
-from ...shapes.scaled_attention import ScaledAttentionProblem, ScaledAttentionResult
-from ...shapes.specs import ALIGNMENT, Shape, TensorSpec, equivalent_strides
+from ...shapes import attention as rules
+from ...shapes.arithmetic import FLOAT8
+from ...shapes.attention import ScaledAttentionProblem, ScaledAttentionResult, like_axes
+from ...shapes.checks import as_bool
+from ...shapes.specs import ALIGNMENT, Shape, TensorSpec, equivalent_strides, results_of
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
@@ -152,7 +149,11 @@ SOURCE = ReducedSource(ENGINES, completed, _planned, _with_room, comparable=Fals
 def _loadable(spec: TensorSpec) -> TensorSpec:
     """Return a spec that kernels can load: contiguous heads, whose strides are multiples of 16."""
     *outer, last = spec.strides
-    loads = last == 1 and not any(step % rules.HEAD_MULTIPLE for step in outer) and not spec.overlaps_itself
+    loads = (
+        last == 1
+        and not any(step % rules.FLOAT8_HEAD_MULTIPLE for step in outer)
+        and not spec.overlaps_itself
+    )
     spec = spec if loads else like_axes(spec.shape, spec)
     pairs = list(zip(spec.shape, spec.strides, strict=True))
     reach = max(n * step for n, step in pairs if n > 1)

@@ -12,14 +12,12 @@ from ...errors import NotSupportedError
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
-from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
-from ...plans.workspace import nbytes_of, room_of
+from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained, nbytes_of, room_of
 from ...plans.wrappers import on_copies
-from ...shapes.attention import AttentionProblem
-from ...shapes.attention_rules import PaddingProblem, like_axes
-from ...shapes.layer import results_of
-from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
+from ...shapes.attention import AttentionProblem, like_axes
+from ...shapes.attention_rules import PaddingProblem
+from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides, results_of
+from ...shapes.tensor import ReduceProblem
 from .._formulas import Formulas, Matrix, cast_by_graph, cast_or_copy, elementwise_graph, first_plan
 from .._graph_source import GraphSource, ReducedSource
 from .._sequences import DeviceNumbers

@@ -10,12 +10,12 @@ from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...autotune.measurement import Algorithms, benchmark_rows, compile_rows
-from ...autotune.request import AlgoRequest
 from ...cuda import stream as streams
 from ...errors import NotInitializedError
 from ...graph.candidates import keeping
+from ...plans.base import AlgoRequest
+from ...shapes.checks import as_bool, as_choice, as_float
 from ...shapes.conv import ROLES
-from ...shapes.parse import as_bool, as_choice, as_float
 from ...shapes.specs import ALIGNMENT, equivalent_strides
 from ...typing import (
     Algo,

@@ -11,14 +11,13 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.offline import Planner
 from ...graph.plan import GraphPlan
-from ...plans.base import Candidate, Plan
+from ...plans.base import AlgoRequest, Candidate, Plan
+from ...shapes.arithmetic import HALF
 from ...shapes.conv import ROLES, ConvProblem
-from ...shapes.epilogue import HALF
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
 from ..matmul.source import TENSOR_CORES

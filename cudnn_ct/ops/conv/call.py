@@ -10,16 +10,14 @@ from ... import algo_cache
 from ..._config import config
 from ...array import DeviceArray
 from ...array_creation import as_operand
-from ...autotune.request import AlgoRequest, request
 from ...context import Context
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
 from ...legal.conditions import without_wrong_tf32
-from ...plans.base import SelectedPlan
+from ...plans.base import AlgoRequest, SelectedPlan, request
 from ...plans.wrappers import zero_or_scale
-from ...shapes.checks import Outs, Specs
 from ...shapes.conv import GEOMETRY, ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
-from ...shapes.specs import ALIGNMENT, TensorSpec
+from ...shapes.specs import ALIGNMENT, Outs, Specs, TensorSpec
 from .._keys import enum_names, freeze
 from .._operation import NEW, CallSignature, Operation, Select
 from .candidates import SOURCE, named_algorithm

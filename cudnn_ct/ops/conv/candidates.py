@@ -15,7 +15,6 @@ from typing import Any
 from ..._algorithm_names import ALGORITHMS, POLICIES, PRODUCT, NamedAlgorithm, is_engine, is_product
 from ..._lib import load
 from ...algo_cache import CandidateSource
-from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
@@ -24,11 +23,10 @@ from ...graph.offline import target_of
 from ...graph.operations import Graph
 from ...legal.rules import engine_rules, more_engines, warn
 from ...legal.subjects import subjects_of
-from ...plans.base import Candidate, Heuristic, Plan
+from ...plans.axes import sliced
+from ...plans.base import AlgoRequest, Candidate, Heuristic, Plan
 from ...plans.elementwise import copy_plan, fill_plan
-from ...plans.program import Step, chained
-from ...plans.tiling import sliced
-from ...plans.workspace import room_of
+from ...plans.program import Step, chained, room_of
 from ...plans.wrappers import on_copies, scaled_after
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv

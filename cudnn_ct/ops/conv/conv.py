@@ -8,9 +8,9 @@ from typing import Never
 from ..._config import config
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
-from ...shapes.conv_dtype import check_conv_dtypes
-from ...shapes.reduction import ReduceProblem
+from ...shapes.arithmetic import check_conv_dtypes
 from ...shapes.specs import TensorSpec
+from ...shapes.tensor import ReduceProblem
 from ...typing import Algo, ArrayLike, ConvMode, Padding, PerAxis, Precision, Shape, StreamLike
 from .._call import execute
 from .._documented import documented

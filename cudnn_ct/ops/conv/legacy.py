@@ -16,8 +16,7 @@ from ...graph.offline import target_of
 from ...legal.rules import rejection_of
 from ...plans.axes import images
 from ...plans.base import Candidate, Plan
-from ...plans.call import CallPlan, scalar_type
-from ...plans.program import Program, Step, Steps
+from ...plans.program import CallPlan, Program, Step, Steps, scalar_type
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import ActivationSpec, ConvolutionSpec, FilterSpec, equivalent_strides

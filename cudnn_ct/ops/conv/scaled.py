@@ -10,11 +10,11 @@ from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...graph.operations import Graph
 from ...plans.wrappers import zero_results
-from ...shapes.checks import Outs, Specs
+from ...shapes.arithmetic import WITHOUT_AMAX
+from ...shapes.checks import as_bool
 from ...shapes.conv import GEOMETRY
-from ...shapes.epilogue import WITHOUT_AMAX
 from ...shapes.fused import Float8Conv, ScaledConv, ScaledConvResult, float8_conv_problem, scaled_conv_problem
-from ...shapes.parse import as_bool
+from ...shapes.specs import Outs, Specs
 from ...typing import (
     Algo,
     ArrayLike,

@@ -8,7 +8,7 @@ from typing import Any, Never
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...shapes import training_fusions as rules
-from ...shapes.checks import Outs, Specs
+from ...shapes.specs import Outs, Specs
 from ...shapes.training_fusions import BatchNormFinalizeResult, ConvBatchNormGradients, ConvStatisticsResult
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, Padding, PerAxis, Shape, StreamLike
 from .._call import execute, execute_as

@@ -18,8 +18,8 @@ from ...cuda import stream as streams
 from ...errors import NotSupportedError
 from ...plans.wrappers import on_float32
 from ...shapes import ctc as rules
+from ...shapes.checks import as_choice
 from ...shapes.ctc import CTCLoss
-from ...shapes.parse import as_choice
 from ...shapes.specs import CTCLossSpec, Shape
 from ...typing import ArrayLike, StreamLike
 from .._call import execute

@@ -14,16 +14,14 @@ from ...cuda import allocator
 from ...descriptors import CTCLossDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
+from ...plans.axes import sliced
 from ...plans.base import Plan
-from ...plans.call import FunctionPlan
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of, scale_plan
-from ...plans.program import NO_STEP, Step, chained
-from ...plans.tiling import sliced
+from ...plans.program import NO_STEP, FunctionPlan, Step, chained
 from ...shapes.ctc import CTCProblem
-from ...shapes.layer import LayerProblem
 from ...shapes.layers import SoftmaxParams
-from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import ActivationSpec, TensorSpec
+from ...shapes.specs import ActivationSpec, LayerProblem, TensorSpec
+from ...shapes.tensor import ReduceProblem
 from .._sequences import plan_for_sequences
 from ..activation import legacy_plan as activation_plan
 from ..reduce.legacy import reduction

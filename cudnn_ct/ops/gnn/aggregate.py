@@ -16,7 +16,7 @@ from ...plans.program import Step, chained
 from ...plans.stream_call import on_contiguous, require_function
 from ...plans.wrappers import zero_results
 from ...shapes.checks import result_slots
-from ...shapes.gnn_aggregate import (
+from ...shapes.gnn import (
     EXTREMES,
     WITHOUT_POSITIONS,
     GraphAggregateGradientProblem,
@@ -28,8 +28,7 @@ from ...shapes.gnn_aggregate import (
     graph_aggregate_problem,
     graph_reduction,
 )
-from ...shapes.layer import results_of
-from ...shapes.specs import TensorSpec
+from ...shapes.specs import TensorSpec, results_of
 from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented

@@ -11,12 +11,11 @@ from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...dtypes import DTYPES
 from ...plans.base import Plan, tensors_of
-from ...plans.call import PointerSlot
-from ...plans.program import Step, chained
+from ...plans.program import PointerSlot, Step, chained
 from ...plans.stream_call import on_contiguous, require_function
 from ...plans.wrappers import zero_results
 from ...shapes.checks import result_slots
-from ...shapes.gnn_attention import (
+from ...shapes.gnn import (
     WITHOUT_EDGES,
     GraphActivation,
     GraphAttention,
@@ -26,7 +25,7 @@ from ...shapes.gnn_attention import (
     GraphAttentionResult,
     graph_attention_problem,
 )
-from ...shapes.layer import results_of
+from ...shapes.specs import results_of
 from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented

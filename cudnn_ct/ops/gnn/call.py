@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._bindings.types import cudnnGnnCscGraph_t
 from ...dtypes import DTYPES
-from ...plans.call import ArgumentTemplate, PointerSlot
+from ...plans.program import ArgumentTemplate, PointerSlot
 from ...plans.stream_call import StreamCall
 from ...shapes.specs import TensorSpec
 

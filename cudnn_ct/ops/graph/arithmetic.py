@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar, cast
 
 from ...errors import NotSupportedError
-from ...shapes.parse import as_bool, as_float, as_int
+from ...shapes.checks import as_bool, as_float, as_int
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 from ...errors import NotSupportedError
 from ...shapes.attention import AttentionProblem, Band, attention_band
 from ...shapes.attention_rules import attention_gradient_problem, attention_problem
+from ...shapes.checks import as_bool, as_float, as_int
 from ...shapes.graph.problem import GraphProblem
-from ...shapes.parse import as_bool, as_float, as_int
 from ...shapes.specs import TensorSpec
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operands

@@ -8,10 +8,9 @@ from typing import Any
 
 from ..._config import config
 from ...dtypes import DTYPES, as_dtype
-from ...shapes.checks import FLOATS
+from ...shapes.checks import FLOATS, as_float
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import PRODUCT_KINDS, GraphNode, GraphProblem, GraphValue
-from ...shapes.parse import as_float
 from ...shapes.specs import TensorSpec, check_shape
 from ...typing import DTypeLike, Layout
 from .tensors import GraphTensor, GraphTensors, Operand, TensorState, dtype_in_memory, strides_of

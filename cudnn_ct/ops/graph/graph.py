@@ -7,8 +7,8 @@ from typing import Literal, Self, overload
 
 from ...array import DeviceArray
 from ...dtypes import GRAPH_DTYPES
+from ...shapes.checks import as_bool, as_choice, as_float, as_int, as_ints
 from ...shapes.graph.problem import GraphProblem
-from ...shapes.parse import as_bool, as_choice, as_float, as_int, as_ints
 from ...typing import Algo, StreamLike
 from .._graph_source import AlgoArguments
 from .arithmetic import PointwiseMethods

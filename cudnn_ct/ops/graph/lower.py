@@ -13,8 +13,7 @@ from ...graph.offline import target_of
 from ...graph.operations import Graph, Tensor
 from ...legal.conditions import applying
 from ...shapes.checks import FLOATS
-from ...shapes.graph.problem import CONVOLUTION_KINDS, GraphProblem, GraphValue
-from ...shapes.graph.rules import broadcast
+from ...shapes.graph.problem import CONVOLUTION_KINDS, GraphProblem, GraphValue, broadcast
 from ...shapes.specs import Shape, TensorSpec
 from ..attention.core import core_of
 from ..attention.graph import graph_of

@@ -12,8 +12,7 @@ from ...errors import NotSupportedError
 from ...graph.attributes import AsDouble
 from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.graph.kinds import KINDS
-from ...shapes.graph.pointwise import math_dtype
-from ...shapes.graph.problem import CONVOLUTION_KINDS, GraphNode, GraphProblem, GraphValue
+from ...shapes.graph.problem import CONVOLUTION_KINDS, GraphNode, GraphProblem, GraphValue, math_dtype
 from ...shapes.specs import LAYOUTS, Shape, TensorSpec
 from ...typing import Layout
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-from ...shapes.checks import some_axes
-from ...shapes.parse import as_ints
-from ...shapes.reduction import as_reduce_op
+from ...shapes.checks import as_ints, some_axes
+from ...shapes.tensor import as_reduce_op
 from ...typing import ConvMode, Padding, PerAxis, ReduceOp
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operands

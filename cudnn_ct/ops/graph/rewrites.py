@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from ...shapes.graph.pointwise import LOGICAL
-from ...shapes.graph.problem import PRODUCT_KINDS, GraphNode, GraphProblem, GraphValue
+from ...shapes.graph.problem import LOGICAL, PRODUCT_KINDS, GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import TensorSpec
 
 

@@ -7,9 +7,8 @@ from typing import NamedTuple, NoReturn
 
 from ...dtypes import as_dtype
 from ...errors import NotSupportedError
-from ...shapes.graph.problem import Role
-from ...shapes.graph.rules import Result
-from ...shapes.parse import as_choice, as_ints
+from ...shapes.checks import as_choice, as_ints
+from ...shapes.graph.problem import Result, Role
 from ...shapes.specs import LAYOUTS, Shape, TensorSpec, check_shape, packed_strides
 from ...typing import DTypeLike, Layout
 

@@ -19,15 +19,14 @@ from ..._cublaslt import Algorithm, CublasLt, Result, cublaslt_of
 from ..._handle import NativeHandle
 from ..._lib import load
 from ...algo_cache import CandidateSource
-from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...cuda import stream as streams
 from ...dtypes import GRAPH_DTYPES
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
 from ...graph.offline import ShapesOnly, target_of
 from ...legal.rules import others_first
-from ...plans.base import Candidate, Heuristic, NotChosen, Plan, tensors_of
-from ...shapes.epilogue import FLOAT8, HALF
+from ...plans.base import AlgoRequest, Candidate, Heuristic, NotChosen, Plan, tensors_of
+from ...shapes.arithmetic import FLOAT8, HALF
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import ALIGNMENT, UNALIGNED, TensorSpec
 from .._graph_source import ReducedSource, check_engine_name

@@ -10,9 +10,8 @@ from typing import Any, Never
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
-from ...shapes.checks import result_slots
+from ...shapes.checks import as_bool, result_slots
 from ...shapes.matmul import WITHOUT_DBIAS, MatmulGradients, check_gradient, matmul_shape
-from ...shapes.parse import as_bool
 from ...shapes.specs import Shape, TensorSpec
 from ...shapes.views import reshape_view, transpose_view
 from ...typing import Algo, ArrayLike, OutLike, Precision, StreamLike

@@ -11,11 +11,10 @@ from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...graph.layouts import in_words
 from ...plans.wrappers import zero_results
-from ...shapes.checks import Outs, Specs
-from ...shapes.epilogue import WITHOUT_AMAX
-from ...shapes.layer import results_of
+from ...shapes.arithmetic import WITHOUT_AMAX
+from ...shapes.checks import as_bool
 from ...shapes.matmul import MatmulProblem, ScaledMatmulResult, matmul_problem, scaled_matmul_problem
-from ...shapes.parse import as_bool
+from ...shapes.specs import Outs, Specs, results_of
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, Precision, StreamLike
 from .._call import execute, execute_as
 from .._documented import documented

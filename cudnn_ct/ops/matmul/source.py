@@ -8,10 +8,9 @@ from ...algo_cache import CandidateSource
 from ...context import Context
 from ...graph.operations import Graph
 from ...legal.rules import more_engines_of
+from ...plans.axes import sliced
 from ...plans.base import Candidate, Plan, tensors_of
-from ...plans.program import Step, chained
-from ...plans.tiling import sliced
-from ...plans.workspace import room_of
+from ...plans.program import Step, chained, room_of
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
 from .._definition import Definition, defines, graph_with_epilogue

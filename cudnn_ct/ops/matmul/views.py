@@ -14,8 +14,8 @@ from ...errors import NotSupportedError
 from ...graph.offline import target_of
 from ...legal.conditions import applying
 from ...legal.subjects import subjects_of
+from ...plans.axes import MAX_CALLS
 from ...plans.base import tensors_of
-from ...plans.tiling import MAX_CALLS
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import UNALIGNED, TensorSpec
 

@@ -12,9 +12,8 @@ from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
 from ...plans.base import Plan, tensors_of
-from ...plans.call import CallPlan
 from ...plans.elementwise import expand_plan
-from ...plans.program import Step, chained
+from ...plans.program import CallPlan, Step, chained
 from ...plans.wrappers import PlanMaker
 from ...shapes import norm as rules
 from ...shapes.checks import result_slots

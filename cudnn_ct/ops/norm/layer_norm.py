@@ -7,8 +7,8 @@ from typing import Never
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...shapes import layer_norm as rules
+from ...shapes.checks import as_bool
 from ...shapes.layer_norm import LayerNormGradients, LayerNormResult, RMSNormGradients, RMSNormResult
-from ...shapes.parse import as_bool
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
 from .._call import execute_as
 from .._documented import documented

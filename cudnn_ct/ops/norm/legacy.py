@@ -11,13 +11,11 @@ from ...context import Context
 from ...descriptors import ActivationDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
+from ...plans import program
 from ...plans.axes import collapse
-from ...plans.call import ArgumentTemplate, FunctionPlan, PointerSlot, scalar_type
-from ...plans.program import partial_write_error
-from ...plans.workspace import align_after, append
-from ...shapes.checks import Specs
+from ...plans.program import ArgumentTemplate, FunctionPlan, PointerSlot, append, scalar_type
 from ...shapes.norm import NormGradient, NormInference, NormTraining
-from ...shapes.specs import INT_MAX, ActivationSpec, TensorSpec
+from ...shapes.specs import INT_MAX, ActivationSpec, Specs, TensorSpec
 
 _slot = PointerSlot  # a short name, for long lists of arguments
 
@@ -60,7 +58,7 @@ def training_plan(
         own_relu, None, nbytes, None, reserved,
     ]  # fmt: skip
     template = ArgumentTemplate(arguments, specs)
-    reserve, workspace = align_after(nbytes, reserved)
+    reserve, workspace = program.align_after(nbytes, reserved)
     held = 0
     if relu and problem.scaled:
         held, workspace = append(workspace, y)
@@ -89,7 +87,7 @@ def training_plan(
                 data = alpha_, whole, target, beta_, whole, result
                 library.cudnnActivationForward(context.handle, relu, *data)
         except (BadParamError, NotSupportedError) as error:
-            raise partial_write_error(error) from error
+            raise program.partial_write_error(error) from error
 
     about = f"cudnnBatchNormalizationForwardTrainingEx, {_label(mode)}, {_label(ops)}"
     about += "; z and activation by separate calls" if pointwise else ""

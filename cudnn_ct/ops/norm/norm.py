@@ -14,9 +14,8 @@ from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
 from ...errors import error_from_status
 from ...shapes import norm as rules
-from ...shapes.checks import result_slots
+from ...shapes.checks import as_bool, result_slots
 from ...shapes.norm import BatchNormGradients, BatchNormResult
-from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, NormMode, OutLike, StreamLike
 from .._call import ONE, ZERO, execute, parse_scaling

@@ -22,10 +22,8 @@ from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan
 from ...plans.program import Step, chained
 from ...shapes import norm as rules
-from ...shapes.checks import Specs
-from ...shapes.layer import results_of
 from ...shapes.norm import NormGradient, NormInference, NormTraining
-from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
+from ...shapes.specs import INT_MAX, LAYOUTS, Specs, TensorSpec, results_of
 from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
 from .legacy import gradient_plan, in_half_precision, inference_plan, training_plan

@@ -20,9 +20,8 @@ from ...plans.base import Candidate, Plan, packed_of, tensors_of
 from ...plans.elementwise import op_tensor_of
 from ...plans.program import Step, chained
 from ...plans.wrappers import on_operands_of, zero_results
-from ...shapes.layer import results_of
 from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient, row_norm, row_norm_gradient
-from ...shapes.specs import Shape, TensorSpec
+from ...shapes.specs import Shape, TensorSpec, results_of
 from .._formulas import elementwise_graph, first_plan
 from .._graph_source import GraphSource, packed_source, select_engine, without_factors
 from .._operation import Operation, Select

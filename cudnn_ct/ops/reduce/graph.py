@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..._config import config
 from ..._lib import load
-from ...certify.determinism import why_varying
+from ...certify.certificates import why_varying
 from ...context import Context
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
@@ -22,8 +22,8 @@ from ...plans.base import Plan
 from ...plans.elementwise import op_tensor_of
 from ...plans.program import ALPHA, BETA, Program, Step, Steps, Variants, chained
 from ...plans.wrappers import scaled_after
-from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, strides_in_order
+from ...shapes.tensor import ReduceProblem
 from ...typing import ReduceOp
 from .._fallback import IGNORES_NAN
 from .._formulas import (

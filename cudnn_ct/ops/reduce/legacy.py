@@ -9,16 +9,13 @@ from ...context import Context
 from ...descriptors import ReduceDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...plans.axes import coalesce
+from ...plans.axes import coalesce, pad_axes_to_4d
 from ...plans.base import Plan
-from ...plans.call import FunctionPlan, scalar_type
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of
-from ...plans.program import Step, chained
-from ...plans.tiling import pad_axes_to_4d
+from ...plans.program import FunctionPlan, Step, chained, scalar_type
 from ...plans.wrappers import scaled_after
-from ...shapes.layer import results_of
-from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
+from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec, results_of
+from ...shapes.tensor import ReduceProblem
 from ...typing import OpTensorOp, ReduceOp
 
 Reduce = Callable[[ReduceProblem, Context], Plan]

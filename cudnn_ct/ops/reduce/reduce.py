@@ -11,12 +11,11 @@ from ...array import DeviceArray
 from ...descriptors import PoolingDescriptor
 from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
-from ...plans.call import CallPlan
-from ...plans.program import Program, Step, chained
+from ...plans.program import CallPlan, Program, Step, chained
 from ...plans.wrappers import on_float32
 from ...shapes.checks import result_slots
-from ...shapes.reduction import IndexedReduction, ReduceProblem, indexed_reduce_problem, reduce_problem
 from ...shapes.specs import INT_MAX, PoolingSpec, TensorSpec
+from ...shapes.tensor import IndexedReduction, ReduceProblem, indexed_reduce_problem, reduce_problem
 from ...typing import ArrayLike, Layout, OutLike, ReduceOp, StreamLike
 from .._call import execute
 from .._documented import documented
@@ -219,7 +218,7 @@ def reduce(
 
     Returns
     -------
-    DeviceArray, shape :func:`cudnn_ct.shapes.reduction.reduced_shape`, dtype of x; or ``out`` as one
+    DeviceArray, shape :func:`cudnn_ct.shapes.tensor.reduced_shape`, dtype of x; or ``out`` as one
 
     Notes
     -----

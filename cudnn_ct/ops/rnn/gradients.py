@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from ... import array_shapes
 from ...array import DeviceArray
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
-from ...shapes.checks import result_slots
-from ...shapes.parse import as_bool
+from ...shapes.checks import as_bool, result_slots
 from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented

@@ -10,14 +10,13 @@ from ..._caches import CallCache
 from ..._config import config
 from ...array import DeviceArray
 from ...array_creation import NO_NUMBERS, as_operand
-from ...autotune.request import AlgoRequest, request
 from ...context import Context
 from ...cuda import stream as streams
 from ...dtypes import DTYPES
 from ...errors import NotInitializedError
-from ...plans.base import Candidate
+from ...plans.base import AlgoRequest, Candidate, request
 from ...shapes import rnn as rules
-from ...shapes.parse import as_int
+from ...shapes.checks import as_int
 from ...shapes.rnn import RNN_ALGOS, RNNParameter, RNNSpec
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, StreamLike

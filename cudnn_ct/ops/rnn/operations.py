@@ -11,19 +11,18 @@ from typing import Any, NamedTuple
 from ... import algo_cache
 from ...array_creation import zeros
 from ...autotune.measurement import Algorithms, benchmark_rows
-from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotInitializedError, NotSupportedError
 from ...graph.offline import target_of
 from ...legal.rules import rejection_of
-from ...plans.base import Candidate, Heuristic, Plan, SelectedPlan
+from ...plans.base import AlgoRequest, Candidate, Heuristic, Plan, SelectedPlan
 from ...shapes import sequences as rules
-from ...shapes.checks import Outs, Specs, one_dtype, result_spec
+from ...shapes.checks import one_dtype, result_spec
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_parameters, rnn_weight_size
 from ...shapes.sequences import RNNProblem, RNNStep
-from ...shapes.specs import TensorSpec
+from ...shapes.specs import Outs, Specs, TensorSpec
 from .._operation import CallSignature, Operation, Select
 from .._state import OwnedCache
 from ..dropout import DropoutDescriptor

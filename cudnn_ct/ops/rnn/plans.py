@@ -12,9 +12,8 @@ from ...context import Context
 from ...descriptors import Descriptor, Setter, TensorDescriptor, choice, dtype, integer, ints, members
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
-from ...plans.call import FunctionPlan, element_bytes
 from ...plans.elementwise import copy_plan, fill_plan
-from ...plans.program import NO_STEP, Step, chained
+from ...plans.program import NO_STEP, FunctionPlan, Step, chained, element_bytes
 from ...plans.wrappers import on_copies, zero_or_scale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_weight_size
 from ...shapes.sequences import RNNDataSpec, RNNStep

@@ -14,7 +14,7 @@ from ...autotune.measurement import Algorithms
 from ...cuda import stream as streams
 from ...dtypes import DTYPES
 from ...plans.base import Candidate
-from ...shapes.parse import as_bool, as_choice, as_float
+from ...shapes.checks import as_bool, as_choice, as_float
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_spec, rnn_weight_size
 from ...shapes.sequences import RNN_LAYOUTS, as_integers, rnn_layout
 from ...shapes.specs import check_shape

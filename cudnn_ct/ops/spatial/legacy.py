@@ -10,15 +10,12 @@ from ...context import Context
 from ...descriptors import SpatialTransformerDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...plans.axes import canonical_strides
+from ...plans.axes import MAX_CALLS, canonical_strides, sliced
 from ...plans.base import Plan, tensors_of
-from ...plans.call import FunctionPlan, scalar_type
 from ...plans.elementwise import fill_plan, op_tensor_of
-from ...plans.program import Step, chained
-from ...plans.tiling import MAX_CALLS, sliced
-from ...shapes.layer import LayerProblem
+from ...plans.program import FunctionPlan, Step, chained, scalar_type
 from ...shapes.spatial import SampleProblem
-from ...shapes.specs import Shape, SpatialTransformerSpec, TensorSpec
+from ...shapes.specs import LayerProblem, Shape, SpatialTransformerSpec, TensorSpec
 
 MAX_IMAGES = 65_535  # the grid of a launch has no more blocks along that axis
 MAX_CHANNELS = 1024  # a block has at most 1024 threads

@@ -6,12 +6,11 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from ..checks import expect_dtype, expect_rank, expect_shape, some_axes
+from ..checks import as_choice, as_int, expect_dtype, expect_rank, expect_shape, some_axes
 from ..conv import conv_geometry, conv_output_shape
-from ..parse import as_choice, as_int
-from ..pooling import pool_geometry, pool_output_shape
+from ..layers import pool_geometry, pool_output_shape
 from ..specs import Shape, TensorSpec, check_shape
-from .rules import Result, Specs
+from .problem import Result, Specs
 
 POOLING = ("avgpool", "avgpool_exclude_padding", "maxpool")
 

@@ -1,12 +1,14 @@
-"""Dtypes of convolutions: operands, results and accumulation."""
+"""Arithmetic of products and convolutions: dtypes, accumulation, and scales, bias and activation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, get_args
 
 from ..dtypes import as_dtype
-from .checks import cast_hint
-from .parse import as_choice
+from ..typing import MatmulActivation
+from .checks import as_choice, cast_hint, result_spec
+from .specs import Outs, Specs, TensorSpec
 
 CONV_DTYPES = ("float16", "bfloat16", "float32", "float64")
 INT8_RESULTS = ("int32", "float32")  # result dtypes of a forward convolution of int8
@@ -89,3 +91,61 @@ def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tu
     if dtype not in fitting:
         raise ValueError(f"precision={name!r} is for {' or '.join(fitting)} data, not {dtype}")
     return rows[name]
+
+
+ACTIVATIONS: tuple[MatmulActivation, ...] = get_args(MatmulActivation)
+FLOAT8 = ("float8_e4m3", "float8_e5m2")
+HALF = ("float16", "bfloat16")
+WITHOUT_AMAX = "amax is not set"  # why a result has no amax
+
+
+def activation_name(activation: Any) -> MatmulActivation:
+    """Return the name of an activation; None is the identity, and swish is silu."""
+    if activation is None:
+        return "identity"
+    name: MatmulActivation = as_choice(activation, ACTIVATIONS, "activation")
+    return "silu" if name == "swish" else name
+
+
+def bias_dtypes(result: str) -> tuple[str, ...]:
+    """Return the dtypes of a bias: the dtype of the result, half precision if that is float8, or float32."""
+    return (*((result,) if result not in FLOAT8 else HALF), "float32")
+
+
+def check_dtype(name: str, spec: TensorSpec, dtypes: tuple[str, ...]) -> None:
+    """Raise TypeError unless a tensor has one of the dtypes."""
+    if spec.dtype not in dtypes:
+        expected = " or ".join(dict.fromkeys(dtypes))
+        raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {expected}")
+
+
+def check_float8(**specs: TensorSpec) -> None:
+    """Raise TypeError unless all tensors are float8."""
+    for name, spec in specs.items():
+        check_dtype(name, spec, FLOAT8)
+
+
+def float8_result_dtype(out_dtype: Any, out: TensorSpec | None) -> str:
+    """Return the dtype of the result of float8 operands: ``out_dtype``, that of ``out``, or bfloat16."""
+    allowed = ("bfloat16", "float16", "float32", *FLOAT8)
+    dtype = out.dtype if out is not None and out_dtype is None else as_dtype(out_dtype or "bfloat16").name
+    if dtype not in allowed:
+        raise TypeError(f"out_dtype is not supported: got {dtype}, expected one of {', '.join(allowed)}")
+    return dtype
+
+
+def scales_of(specs: Specs, *names: str) -> dict[str, Any]:
+    """Return the specs of scales by name, None for those that are not given; each is one float32."""
+    scales = {name: specs.get(name) for name in names}
+    for name, spec in scales.items():
+        if spec and (spec.dtype != "float32" or spec.size != 1):
+            raise ValueError(f"{name} is not a float32 array of one element: got {spec}")
+    return scales
+
+
+def amax_spec(outs: Outs) -> TensorSpec | None:
+    """Return the spec of amax, None if ``outs`` has only y."""
+    if len(outs) < 2:
+        return None
+    spec = TensorSpec.packed((1,), "float32")
+    return result_spec(spec.shape, spec, out=outs[1], name="amax of out")
