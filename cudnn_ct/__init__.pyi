@@ -61,8 +61,8 @@ from .ops.attention.attention import attention as attention
 from .ops.attention.attention import attention_backward as attention_backward
 from .ops.attention.attention import clear_padding as clear_padding
 from .ops.attention.scaled import scaled_attention as scaled_attention
-from .ops.b2b_causal_conv import b2b_causal_conv1d as b2b_causal_conv1d
-from .ops.b2b_causal_conv import b2b_causal_conv1d_backward as b2b_causal_conv1d_backward
+from .ops.causal_conv import b2b_causal_conv1d as b2b_causal_conv1d
+from .ops.causal_conv import b2b_causal_conv1d_backward as b2b_causal_conv1d_backward
 from .ops.causal_conv import causal_conv1d as causal_conv1d
 from .ops.causal_conv import causal_conv1d_backward as causal_conv1d_backward
 from .ops.conv.algorithms import ConvPlan as ConvPlan

@@ -26,7 +26,7 @@ from cudnn_ct.errors import BadParamError, CudnnError, NotSupportedError
 from cudnn_ct.graph import candidates
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.recording import rejected
-from cudnn_ct.ops import _shapes
+from cudnn_ct.ops import _operation
 from cudnn_ct.ops._operation import CallSignature, Operation
 from tests.layers import LayerCase
 from tests.lib.test_graph import load_stub
@@ -51,9 +51,9 @@ class Answers:
         self.wrong: list[str] = []
         self._known: dict[Any, Any] = {}
         self._calls: list[tuple[Any, ...]] = []
-        record = _shapes._record
+        record = _operation._record
         monkeypatch.setattr(streams, "relax", lambda: None)  # nothing is captured without a driver
-        monkeypatch.setattr(_shapes, "_record", lambda *call: (self._calls.append(call), record(*call)))
+        monkeypatch.setattr(_operation, "_record", lambda *call: (self._calls.append(call), record(*call)))
         monkeypatch.setattr(candidates, "first_engine", self._once(candidates.first_engine))
 
     def make(self, case: LayerCase) -> None:

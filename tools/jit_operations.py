@@ -136,8 +136,8 @@ def plan_first_runs(planner: Any, reasons: list[str]) -> None:
     """Replace the recording of calls on shapes: append why the first run of a call would be rejected."""
     from cudnn_ct import algo_cache, facts
     from cudnn_ct.graph.stored import NoPlan
-    from cudnn_ct.ops import _fallback, _shapes
-    from cudnn_ct.ops._pieces import pieces_of
+    from cudnn_ct.ops import _implementations, _operation
+    from cudnn_ct.ops._implementations import pieces_of
     from cudnn_ct.plans.base import SelectedPlan
 
     facts.ignore(["stored-blocks"])  # the GPU that computes a call compiles its kernels itself
@@ -152,8 +152,8 @@ def plan_first_runs(planner: Any, reasons: list[str]) -> None:
         return SelectedPlan(no_plan)
 
     setattr(algo_cache, "select", selected)  # noqa: B010 - mypy compares the types
-    next_plan: Any = _fallback.FirstSupported._next
-    _fallback.FirstSupported._next = next_plan.__wrapped__  # type: ignore[method-assign]
+    next_plan: Any = _implementations.FirstSupported._next
+    _implementations.FirstSupported._next = next_plan.__wrapped__  # type: ignore[method-assign]
     _remember_engines()
 
     @cache
@@ -168,13 +168,13 @@ def plan_first_runs(planner: Any, reasons: list[str]) -> None:
     def record(op: Any, problem: Any, params: tuple[Any, ...], scaled: tuple[bool, bool]) -> None:
         reasons.append(reason(op, problem, params, any(scaled)))
 
-    _shapes._record = record
+    _operation._record = record
 
 
 def _plan(op: Any, problem: Any, params: tuple[Any, ...], scaled: bool, planner: Any) -> None:
     """Plan a problem as its first run would; raise the error of cuDNN if nothing computes it."""
     from cudnn_ct.errors import NotSupportedError
-    from cudnn_ct.ops._fallback import FirstSupported, usable
+    from cudnn_ct.ops._implementations import FirstSupported, usable
 
     if op.compose and not scaled:
         _compile(lambda shapes: op.compose(problem, True, shapes), planner)

@@ -30,7 +30,7 @@ DOORS = ("torch", "jax", "cupy")  # counted apart
 # those that are made of other operations. Modules that serve only new operations belong to them, until an
 # older operation uses them.
 NEW_OPERATIONS = (
-    *("ops/causal_conv.py", "ops/fft_causal_conv.py", "ops/b2b_causal_conv.py", "ops/gnn/"),
+    *("ops/causal_conv.py", "ops/fft_causal_conv.py", "ops/gnn/"),
     *("shapes/causal_conv.py", "shapes/gnn.py", "reference/causal_conv.py", "reference/gnn.py"),
     *("plans/stream_call.py", "cli/selftest_graphs.py"),
     *("ops/_compose.py", "ops/norm/group_norm.py", "shapes/group_norm.py"),

@@ -20,10 +20,8 @@ from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
 from ..shapes.checks import as_float, result_slots
 from ..shapes.tensor import OpTensorScales
 from ._operands import import_arrays, read_arrays, refuse_overlap, wrap_arrays
-from ._operation import NEW, CallSignature, Operation, PreparedCall
-from ._repeated import repeat_of
-from ._replay import count_run, replayed
-from ._shapes import call_on_shapes
+from ._operation import NEW, CallSignature, Operation, PreparedCall, call_on_shapes
+from ._replay import count_run, repeat_of, replayed
 from ._state import CallState
 
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -162,6 +160,8 @@ def execute_as(
     stream: Any,
     absent: str = "",
     count: int = 1,
+    alpha: Any = 1,
+    beta: Any = 0,
 ) -> R:
     """Call an operation on operands by name, and return its results as a named tuple.
 
@@ -169,7 +169,7 @@ def execute_as(
     """
     fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # of a named tuple
     outs = result_slots(out, fields, absent=absent, count=count)
-    results = execute(op, tuple(given), tuple(given.values()), params, 1, 0, outs, stream)
+    results = execute(op, tuple(given), tuple(given.values()), params, alpha, beta, outs, stream)
     return tuple.__new__(kind, (*results, *[None] * (len(fields) - len(outs))))  # without its constructor
 
 
@@ -318,7 +318,9 @@ def _enqueue(
         if variant is not None:
             count_run(ctx, call, facts, pointers, (alpha, beta))
     except CudnnError as error:
-        add_context(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
+        error.add_note(f"in {call.problem}, alpha {alpha}, beta {beta}")
+        if isinstance(error, ExecutionFailedError):
+            add_launch_history(error, stream)
         raise
     finally:  # also if a later part failed: an earlier one may be pending
         ctx.running = False
@@ -327,13 +329,6 @@ def _enqueue(
                 array.record_use(stream)
             for array in written:
                 array.after_write(stream)
-
-
-def add_context(error: CudnnError, where: str, stream: Stream) -> None:
-    """Note on an error where it came up; on one of the device, what may have failed before."""
-    error.add_note(where)
-    if isinstance(error, ExecutionFailedError):
-        add_launch_history(error, stream)
 
 
 def parse_scaling(alpha: Any, beta: Any, out: Any) -> tuple[Any, float]:

@@ -16,8 +16,7 @@ from ..plans.elementwise import copy_plan, fill_plan
 from ..plans.program import Program, Step, Steps, places_after
 from ..plans.wrappers import zero_or_scale
 from ..shapes.specs import ALIGNMENT, Shape, TensorSpec
-from ._operation import CallSignature, Compose, Operation
-from ._shapes import composing
+from ._operation import CallSignature, Compose, Operation, composing
 
 # Arrays of a definition have addresses without memory: the place of the tensor, and bytes within it.
 _BITS = 48

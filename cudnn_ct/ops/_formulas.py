@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from math import gcd
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from ..graph.plan import GraphPlan
 from ..legal.rules import rules_of_subjects
 from ..legal.subjects import subjects_of_native
 from ..plans.axes import MAX_CALLS, coalesce, is_contiguous, sliced
-from ..plans.base import Plan
+from ..plans.base import Plan, tensors_of
 from ..plans.elementwise import cast_or_copy_plan, copy_plan, duplicate_plan
 from ..plans.program import Program, Step, chained
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec, equivalent_strides, packed_strides
@@ -314,6 +314,27 @@ class Formulas:
         y = result(term, dtype)
         graph = Graph(tuple(nodes), (*(tensors[one] for one in read), y))
         return Step(first_plan(graph, self._context), (*(self._places[one] for one in read), place))
+
+
+class NamedFormulas(Formulas):
+    """The steps of formulas on the tensors of a problem, by their names; those in ``vectors`` are vectors."""
+
+    def __init__(self, problem: Any, matrix: Matrix, context: Context, vectors: Collection[str] = ()) -> None:
+        self._specs, self._vectors = tensors_of(problem), vectors
+        self.places = {name: place for place, name in enumerate(self._specs)}
+        super().__init__(matrix, len(self._specs), context)
+
+    def read(self, *names: str) -> dict[str, Term]:
+        """Return operands of a run, without those that the problem lacks."""
+        return {
+            name: self.tensor(self.places[name], self._specs[name].dtype, vector=name in self._vectors)
+            for name in names
+            if name in self._specs
+        }
+
+    def write(self, name: str, term: Term) -> Term:
+        """Compute a result of a run; return it as stored."""
+        return self.store(term, self.places[name], self._specs[name].dtype)
 
 
 def in_slices(matrix: Matrix, plan: Program, dtypes: Sequence[tuple[str, bool]]) -> Plan:

@@ -56,20 +56,13 @@ class AlgoArguments(NamedTuple):
         check_name: Callable[[str], object] = check_engine_name,
     ) -> AlgoRequest:
         """Return the request for an algorithm of a problem; ``check_name`` rejects other names."""
-        given = (config.deterministic, config.workspace_limit)
-        deterministic, limit = (
-            setting if argument is None else argument
-            for argument, setting in zip(self[1:], given, strict=True)
-        )
-        return base.request(self._algo, deterministic, limit, strict, problem, check_name, dynamic_shapes)
-
-    @property
-    def _algo(self) -> Any:
-        """The argument, or the policy of the settings; they may name an algorithm of convolutions instead."""
-        if self.algo is not None:
-            return self.algo
-        policy = SYNONYMS.get(str(config.algo), config.algo)
-        return policy if policy in POLICIES else "heuristic"
+        deterministic = config.deterministic if self.deterministic is None else self.deterministic
+        limit = config.workspace_limit if self.workspace_limit is None else self.workspace_limit
+        algo = self.algo
+        if algo is None:  # the settings may name an algorithm of convolutions instead of a policy
+            policy = SYNONYMS.get(str(config.algo), config.algo)
+            algo = policy if policy in POLICIES else "heuristic"
+        return base.request(algo, deterministic, limit, strict, problem, check_name, dynamic_shapes)
 
 
 def select_engine(

@@ -1,27 +1,33 @@
-"""Operations, and calls of them that are prepared: all that depends on specs, not on pointers."""
+"""Operations, and their calls: prepared ones, and those on arrays without memory.
+
+A prepared call has all that depends on specs, not on pointers.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from ..array import ResultSlot
+from ..array import DeviceArray, ResultSlot
+from ..array_shapes import ShapeArray, records, spec_of
 from ..context import Context
 from ..cuda import stream as streams
 from ..cuda.array_key import array_key
 from ..cuda.replay import ReplayTable
-from ..errors import NotSupportedError
+from ..errors import CudnnError, NotSupportedError, caller
 from ..graph.offline import ShapesOnly
-from ..graph.recording import record_first
+from ..graph.recording import alone, record, record_first, unplanned
 from ..plans.base import SelectedPlan
 from ..plans.program import align_after, nbytes_of
 from ..plans.strided_copy import StridedCopy
+from ..shapes.checks import as_list
 from ..shapes.specs import ALIGNMENT, TensorSpec
-from ._fallback import FirstSupported, Implementation, usable
-from ._keys import freeze, scaling_kind
+from ._implementations import FirstSupported, Implementation, Independent, InPieces, Piece, pieces_of, usable
 from ._operands import byte_extent, check_writable, representable, unexpanded
-from ._pieces import Independent, InPieces, Piece, pieces_of
 
 NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls
 MAX_POINTER_SETS = 256  # sets of pointers of which a call counts the runs
@@ -109,6 +115,42 @@ Compose = Callable[[Any, bool, Context], SelectedPlan]
 """Compose a problem of calls of other operations; the bool is whether all pointers are aligned."""
 
 
+_PLAIN = frozenset((bool, float, int, str, range, type(None)))  # immutable types
+
+
+def freeze(value: Any) -> Any:
+    """Return an immutable snapshot of an argument for cache keys; raise TypeError for an invalid one."""
+    if type(value) in _PLAIN or isinstance(value, Enum):
+        return value
+    value = as_list(value)
+    if isinstance(value, list | tuple):
+        parts = tuple([part if type(part) in _PLAIN else freeze(part) for part in value])
+        if isinstance(value, tuple) and all(map(operator.is_, parts, value)):
+            return value
+        return type(value)(*parts) if hasattr(value, "_fields") else parts
+    if str(getattr(value, "dtype", None)) == "bool" and not value.shape:  # a NumPy bool
+        return bool(value)
+    if not isinstance(value, DeviceArray):
+        for number in (operator.index, float):
+            try:
+                return number(value)
+            except (TypeError, ValueError):
+                continue
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            f"{value!r} is not a valid parameter; expected a number or a tuple of numbers"
+        ) from None
+    return value
+
+
+def enum_names(values: Any, *fields: str) -> Any:
+    """Replace enum members in ``fields`` by their names: members of different enums compare equal as ints."""
+    names = {field: value.name for field in fields if isinstance(value := getattr(values, field), Enum)}
+    return values._replace(**names) if names else values
+
+
 class Operation(NamedTuple):
     """An operation: its name, the function that makes its problem, and how a plan is selected.
 
@@ -130,7 +172,7 @@ class Operation(NamedTuple):
     any_strides: bool = False
     independent: Independent | None = None  # the axes along which a problem with too many elements is split
     written: tuple[str, ...] = ("out",)  # the names of the results in messages
-    relayout: bool = True  # see `ops._fallback.FirstSupported`
+    relayout: bool = True  # see `ops._implementations.FirstSupported`
     select: Callable[[Any, tuple[Any, ...]], Select] | None = None
     freeze: Callable[[tuple[Any, ...]], tuple[Any, ...]] = freeze  # an immutable snapshot
     compose: Compose | None = None  # in place of implementations in unscaled calls
@@ -182,7 +224,8 @@ class Operation(NamedTuple):
         specs = dict(zip(signature.names, inputs, strict=True))
         if self.select is None:
             return self.problem(specs, signature.outs, *signature.params)
-        scaled = scaling_kind(*signature.scaled)
+        alpha, beta = signature.scaled  # the field of `ConvProblem` names the factor that is not as usual
+        scaled = "alpha" if alpha else "beta" if beta else ""
         return self.problem(
             specs, signature.outs, *signature.params, scaled=scaled, aligned=signature.aligned
         )
@@ -270,3 +313,63 @@ class OperandCopies:
     def describe(self) -> str:
         count = len(self.places)
         return f"{count} {'operand' if count == 1 else 'operands'} copied: strides are 0 or negative"
+
+
+# --- calls on arrays without memory ------------------------------------------------------------------------
+
+composing: ContextVar[Any] = ContextVar("composing", default=None)  # `Parts` of the definition that is called
+
+
+def call_on_shapes(
+    op: Operation,
+    names: tuple[str, ...],
+    operands: tuple[Any, ...],
+    params: tuple[Any, ...],
+    scaled: tuple[bool, bool],
+    outs: tuple[Any, ...],
+    factors: tuple[Any, Any],
+) -> Sequence[DeviceArray]:
+    """Record the graphs of a call if they are recorded, and return arrays without memory for its results.
+
+    ``factors`` are alpha and beta. A call of the definition of an operation becomes a part of it.
+    """
+    if (parts := composing.get()) is not None:
+        found: Sequence[DeviceArray] = parts.call(op, names, operands, params, scaled, outs, factors)
+        return found
+    specs = tuple(spec_of(array, name) for array, name in zip(operands, names, strict=True))
+    given: tuple[TensorSpec | None, ...] = tuple(
+        None if out is None else spec_of(out, name) for name, out in zip(op.written, outs, strict=False)
+    )
+    for name, spec in zip(op.written, given, strict=False):
+        check_writable(spec, name)
+    params = op.freeze(params)
+    signature = CallSignature(names, specs, given, params, scaled)
+    problem = op.problem_of(signature, op.inputs_of(names, specs))
+    if records():
+        _record(op, problem, params, scaled)
+    results: list[DeviceArray] = [ShapeArray.of(spec) for spec in problem.results]
+    for place, (out, spec) in enumerate(zip(outs[: len(results)], given, strict=False)):
+        if spec is not None:
+            results[place] = out if isinstance(out, DeviceArray) else ShapeArray.of(spec)
+    return results
+
+
+def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: tuple[bool, bool]) -> None:
+    """Plan a problem as its first run does, but without a GPU, so that its graphs are recorded."""
+    signature, where, reason = CallSignature((), (), params=params, scaled=scaled), ShapesOnly(), ""
+    select = op.selection(problem, signature)  # rejects arguments
+    with alone() as recorded:
+        try:
+            select(where)  # type: ignore[arg-type]
+        except CudnnError as error:
+            reason = f"{type(error).__name__}: {error}"
+            recorded.requests.clear()
+        except AttributeError as error:  # an implementation without a graph may need what a context has
+            if not isinstance(error.obj, ShapesOnly):
+                raise
+            reason = "its plan needs a GPU"
+    for request in recorded.requests.values():
+        record(request)
+    if reason or not recorded:
+        call = ": ".join(filter(None, (str(caller()), str(problem))))  # a file of calls has no lines
+        unplanned(call, reason or "cuDNN computes it by a function that needs no plan")

@@ -15,8 +15,7 @@ from ..plans.base import Candidate
 from ._call import ONE, ZERO, run
 from ._operands import read_arrays
 from ._operation import PreparedCall
-from ._repeated import repeat_of
-from ._replay import replayed
+from ._replay import repeat_of, replayed
 from ._state import PerContext
 
 

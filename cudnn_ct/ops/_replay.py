@@ -3,24 +3,29 @@
 A call that repeats with the same pointers has a graph of its own for them. A call whose pointers change has
 one graph for all that are as aligned: each launch writes them into its nodes, which takes longer. While
 the device waits for graphs, that graph is preferred, or the calls are made without graphs.
+
+A call on arrays of another library is repeated without its checks on arrays with the same attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from .._config import config
-from ..context import Context
+from ..array import DeviceArray
+from ..context import Context, local
 from ..cuda import movable
 from ..cuda import replay as replays
 from ..cuda import stream as streams
 from ..cuda.allocator import Workspace
+from ..cuda.array_key import ArrayKey
+from ..cuda.foreign import library_of
 from ..cuda.graph import Graph
 from ..cuda.lifetime import ExportedMemory
 from ..cuda.replay import Replay
-from ..cuda.stream import Stream
+from ..cuda.stream import LEGACY_DEFAULT, Stream, in_use
 from ..cuda.typed_memory import TypedMemory
 from ..errors import AllocationError
 from ..shapes.specs import UNALIGNED
@@ -203,3 +208,60 @@ class _Run(NamedTuple):
         accept, launcher = partial(replays.accept, device), partial(replays.launcher, stream=stream)
         moved = movable.capture(device, work, self.pointers, accept, launcher)
         return moved.graph, moved.launch
+
+
+# --- calls on arrays of another library with the attributes of those of an earlier call --------------------
+
+
+def repeat_of(
+    run: Callable[..., Sequence[DeviceArray]],
+    ctx: Context,
+    call: PreparedCall,
+    arrays: Sequence[Any],
+    keys: Sequence[ArrayKey],
+    count: int,
+) -> Callable[..., Sequence[DeviceArray] | None] | None:
+    """Return a function that makes a call of ``ctx`` on other arrays; None if there is none.
+
+    It takes the context, which keeps it, the arrays, alpha and beta. The arrays are ``count`` operands, and
+    the results unless all are new. It returns None if their attributes, the settings or the stream are
+    others. ``run`` is that of `ops._call`.
+    """
+    library = library_of(type(arrays[0]))
+    if library is None or any(library_of(type(one)) is not library for one in arrays):
+        return None
+    given = [*enumerate(keys)][count:]
+    partly = given and len(given) < len(call.result_slots)
+    if partly or local.contexts.get(ctx.device) is not ctx:  # or it is made within another call
+        return None
+    read = library.reader(arrays, keys)
+    if read is None:
+        return None
+    snapshot, default, device, alone = config.snapshot, ctx.default, ctx.device, ctx.alone
+    owner, current, end = library.owner, library.current, 1 + count
+    new: tuple[Any, ...] = (None,) * len(call.result_slots)
+
+    def repeat(ctx: Context, arrays: tuple[Any, ...], alpha: Any, beta: Any) -> Sequence[DeviceArray] | None:
+        facts = read(arrays)
+        if facts is None or ctx.running or config.snapshot is not snapshot:
+            return None
+        where = default if facts[0] == LEGACY_DEFAULT else current(device)
+        if (used := in_use.get()) is not None and used is not where:
+            return None
+        outs = () if given else new
+        for place, key in given:
+            outs += (DeviceArray(key, facts[1 + place], owner(arrays[place]), where, where, True),)
+        previous = None if alone else ctx.enter()
+        try:
+            # As in `run`, which reads pointers again. Keys of replays of scaled calls have more than these.
+            plain = given and ctx.stream is where and ctx.lent is None and ctx.watched is None
+            if plain and replayed(ctx, call, facts):
+                ctx.last_call = call
+                return outs
+            return run(ctx, call, arrays[:count], outs, facts[:end], False, alpha, beta, where)
+        finally:
+            if previous is not None:
+                streams.restore_device(previous)
+
+    local.contexts.last = ctx
+    return repeat

@@ -1,4 +1,4 @@
-"""State of a call that is not an array, and caches of prepared calls that belong to an object."""
+"""State of a call that is not an operand: caches that belong to an object, and numbers on the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any, Generic, TypeVar
 from .._caches import CallCache
 from ..array import DeviceArray
 from ..context import Context
+from ..cuda import recording
+from ..cuda import stream as streams
 from ..cuda.stream import Stream
+from ..dtypes import DTYPES
+from ..errors import NotInitializedError
 from ._operation import PreparedCall
 
 T = TypeVar("T")
@@ -130,3 +134,49 @@ class CallState:
                 if array.home is not stream or array.writer is not stream:
                     array.after_write(stream)
         return self.results
+
+
+# --- lengths, labels and other numbers on the device -------------------------------------------------------
+
+
+class DeviceNumbers:
+    """Numbers on the device, owned by the default stream because they outlive the other streams."""
+
+    __slots__ = ("_array", "_is_written", "_name")
+
+    def __init__(self, device: int, values: Sequence[float], name: str, dtype: str = "int32") -> None:
+        import numpy as np
+
+        home, row = streams.default_stream(device), DTYPES[dtype]
+        self._array = DeviceArray.from_host(np.array(values, row.numpy), row, "nchw", home)
+        self._is_written = False  # as far as streams other than the default one know
+        self._name = name
+
+    def on(self, ctx: Context, owner: object = None) -> DeviceArray:
+        """Return the array for work on the stream of a context; a captured graph keeps it, and ``owner``."""
+        array, stream = self._array, ctx.call_stream
+        if stream is not array.home:
+            capturing = ctx.capturing
+            if not self._is_written:  # once, because the numbers do not change
+                if capturing and recording.current() is None:
+                    raise not_on_stream(self._name)
+                streams.wait(streams.default_stream(array.device))
+                self._is_written = True
+            if capturing:
+                for kept in (owner or array, array):
+                    ctx.pin(kept)
+        array.writer = stream  # nothing has to wait
+        return array
+
+    def keep_until_done(self, stream: Stream) -> None:
+        """Keep the memory until the work that is enqueued on a stream is done."""
+        if stream is not self._array.home:
+            self._array.record_use(stream)
+
+
+def not_on_stream(name: str) -> NotInitializedError:
+    """Return the error for numbers that a capture would have to copy to the device."""
+    return NotInitializedError(
+        f"{name} were not seen before on this stream, and a capture cannot copy them to the device; "
+        "make the same call once on this stream before the capture"
+    )

@@ -22,10 +22,18 @@ from ..shapes.specs import INT_MAX, ActivationSpec, LayerProblem, TensorSpec
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._fallback import IGNORES_NAN, Implementation, by_engines, of_problem
-from ._formulas import MIN_ELEMENTS, ORDER, Formulas, first_plan, in_one_order, matrix_of, pointwise
+from ._formulas import (
+    DTYPES_OF_ENGINES,
+    MIN_ELEMENTS,
+    ORDER,
+    Formulas,
+    first_plan,
+    in_one_order,
+    matrix_of,
+    pointwise,
+)
+from ._implementations import IGNORES_NAN, Implementation, by_engines, every_axis, of_problem
 from ._operation import Operation
-from ._pieces import every_axis
 from .conv.graph import MODES
 
 
@@ -169,15 +177,12 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
 def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
     """Make the graph of an activation, of x and y; or of the gradient of one, of x or y, dy and dx."""
     operands = tuple(Tensor(uid, tensor) for uid, tensor in enumerate(tensors, 1))
-    if len(operands) > 2:
-        return Graph(_gradient(spec, *operands), operands)
     mode, parameter = MODES[spec.mode]
     coefficient = {parameter: spec.coefficient} if parameter else {}
+    if len(operands) > 2:
+        return Graph(_gradient(spec.mode, coefficient, *operands), operands)
     x, y = operands
     return Graph((_pointwise(mode, xdesc=x, ydesc=y, **coefficient),), operands)
-
-
-_HALF = ("float16", "bfloat16")
 
 
 def _graph_places(
@@ -188,7 +193,7 @@ def _graph_places(
     If ``accurate`` is set, also None if the C functions have more correct digits.
     """
     accurate &= dtype == "float32"
-    if dtype not in (*_HALF, "float32") or spec.mode == "identity":
+    if dtype not in DTYPES_OF_ENGINES or spec.mode == "identity":
         return None
     if not gradient:
         return None if spec.mode == "tanh" and accurate else (0, 1)  # their tanh has 17 bits
@@ -199,12 +204,11 @@ def _graph_places(
     return None if differs else (0, 2, 3)
 
 
-def _gradient(spec: ActivationSpec, given: Tensor, dy: Tensor, dx: Tensor) -> tuple[Node, ...]:
+def _gradient(
+    mode: str, coefficient: dict[str, float], given: Tensor, dy: Tensor, dx: Tensor
+) -> tuple[Node, ...]:
     """Sigmoid's gradient is dy (y - y y), tanh's dy - dy y y: from y, as in cuDNN's legacy calls."""
-    mode = spec.mode
     if mode not in ("sigmoid", "tanh"):
-        parameter = {"elu": "elu_alpha", "swish": "swish_beta"}.get(mode)
-        coefficient = {parameter: spec.coefficient} if parameter else {}
         return (_pointwise(f"{mode}_bwd", xdesc=given, dydesc=dy, dxdesc=dx, **coefficient),)
     square, slope = (Tensor(uid, dy.spec._replace(dtype="float32"), virtual=True) for uid in (4, 5))
     first = _pointwise("mul", xdesc=given, bdesc=given, ydesc=square)

@@ -1,4 +1,4 @@
-"""Causal convolutions of sequences, one window for each channel, and their gradients, by libcudnn_ext."""
+"""Causal convolutions of sequences, one window for each channel or two with gates, by libcudnn_ext."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from ..errors import NotSupportedError
 from ..plans.base import Plan, tensors_of
 from ..plans.elementwise import fill_plan
 from ..plans.program import PointerSlot, Step, chained
-from ..plans.stream_call import StreamCall, require_function
+from ..plans.stream_call import StreamCall, on_contiguous, require_function
 from ..plans.wrappers import on_copies, zero_results
 from ..shapes.causal_conv import (
     WITHOUT_BIAS,
+    B2BCausalConvGradientProblem,
+    B2BCausalConvGradients,
+    B2BCausalConvProblem,
+    B2BCausalConvResult,
     CausalActivation,
     CausalConvGradients,
     CausalConvProblem,
+    b2b_causal_conv_problem,
     causal_conv_problem,
     causal_gradient_dtype,
 )
-from ..shapes.checks import result_slots
 from ..shapes.specs import INT_MAX, TensorSpec, equivalent_strides, nearest_layout, results_of
 from ..typing import ArrayLike, Layout, OutLike, StreamLike
-from ._call import execute
+from ._call import execute, execute_as
 from ._documented import documented
-from ._fallback import of_problem
+from ._implementations import along, of_problem
 from ._operation import Operation
-from ._pieces import along
 
 WIDEST_OF_ADJACENT_CHANNELS = 128  # window of the Nwh functions, as cuDNN 9.28 checks it
 
@@ -130,10 +133,8 @@ def causal_conv1d_backward(
     if more or unknown or dy is UNSET or x is UNSET or w is UNSET:
         return corrected(causal_conv1d_backward, locals())
     operands = {"x": x, "w": w} | ({} if bias is None else {"bias": bias}) | {"dy": dy}
-    names, arrays = tuple(operands), tuple(operands.values())
-    outs = result_slots(out, CausalConvGradients._fields, absent=WITHOUT_BIAS if bias is None else "")
-    dx, dw, *rest = execute(_GRADIENT, names, arrays, (activation,), outs=outs, stream=stream)
-    return CausalConvGradients(dx, dw, rest[0] if rest else None)
+    absent = WITHOUT_BIAS if bias is None else ""
+    return execute_as(CausalConvGradients, _GRADIENT, operands, (activation,), out, stream, absent)
 
 
 def _plan(problem: CausalConvProblem) -> Plan:
@@ -223,5 +224,158 @@ _GRADIENT = Operation(
     causal_conv_problem,
     _IMPLEMENTATIONS,
     written=("out", "dw of out", "dbias of out"),
+    relayout=False,
+)
+
+
+# --- two causal convolutions with gates between and behind them in one kernel ------------------------------
+
+
+B2B_OPERANDS = ("x", "w_proj", "w_mixer", "skip_bias")
+
+# In the order of the C functions.
+B2B_FORWARD = (*B2B_OPERANDS, "mixed", "y")
+B2B_BACKWARD = (*B2B_OPERANDS, "mixed", "dy", "dx", "dw_proj", "dw_mixer", "dskip_bias")
+
+
+@documented()
+def b2b_causal_conv1d(
+    x: ArrayLike,
+    w_proj: ArrayLike,
+    w_mixer: ArrayLike,
+    skip_bias: ArrayLike,
+    *more: Never,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+    **unknown: Never,
+) -> B2BCausalConvResult[DeviceArray]:
+    """Compute two causal convolutions back to back, with a gate behind each, as in short Hyena blocks.
+
+    With ``conv``, the causal convolution of :func:`causal_conv1d` without bias and activation ::
+
+        gate, a, b = (conv(x[:, :, i], w_proj[:, i]) for i in range(3))
+        mixed = conv(a * b, w_mixer) + skip_bias[:, None] * a * b
+        y = gate * mixed
+
+    Parameters
+    ----------
+    x : device array, shape (N, channels, 3, length), float16 | bfloat16 | float32 | float64
+        Contiguous; for other strides a copy is made. An array (N, 3 * channels, length) of interleaved
+        projections is reshaped without a copy.
+    w_proj : device array, shape (channels, 3, width), dtype of x
+        The last weight of a window meets the present time step. A width of 2 to 32.
+    w_mixer : device array, shape (channels, width), dtype of x
+        A width of 2 to 256.
+    skip_bias : device array, shape (channels,), dtype of x
+        The factors of the skip connection.
+
+    Returns
+    -------
+    B2BCausalConvResult
+        ``y`` and ``mixed``, shape (N, channels, length), dtype of x; the gradient reads ``mixed``.
+
+    Notes
+    -----
+    ``cudnnB2BCausalConv1dForward``. It needs cuDNN 9.24 and its library libcudnn_ext, which JIT wheels lack.
+    cuDNN compiles a kernel for each pair of widths and dtype by NVRTC with the headers of a CUDA toolkit, and
+    keeps it until the process ends. Whether results are the same bits from run to run is not documented.
+
+    Examples
+    --------
+    >>> x, w = ct.full((1, 1, 3, 4), 1), ct.asarray([[[0, 1], [0, 2], [0, 1]]], "float32")
+    >>> y, mixed = ct.b2b_causal_conv1d(x, w, ct.asarray([[10, 1]], "float32"), ct.full((1,), 0.5))
+    >>> y.numpy()
+    array([[[ 3., 23., 23., 23.]]], dtype=float32)
+    """
+    if more or unknown or x is UNSET or w_proj is UNSET or w_mixer is UNSET or skip_bias is UNSET:
+        return corrected(b2b_causal_conv1d, locals())
+    given = dict(zip(B2B_OPERANDS, (x, w_proj, w_mixer, skip_bias), strict=True))
+    return execute_as(B2BCausalConvResult, _B2B, given, (), out, stream)
+
+
+@documented(b2b_causal_conv1d)
+def b2b_causal_conv1d_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    w_proj: ArrayLike,
+    w_mixer: ArrayLike,
+    skip_bias: ArrayLike,
+    mixed: ArrayLike,
+    *more: Never,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+    **unknown: Never,
+) -> B2BCausalConvGradients[DeviceArray]:
+    """Compute the gradients of :func:`b2b_causal_conv1d` with regard to all of its operands.
+
+    Parameters
+    ----------
+    dy : device array, shape (N, channels, length), dtype of x
+        The gradient of ``y``.
+    mixed : device array, shape (N, channels, length), dtype of x
+        The second result of :func:`b2b_causal_conv1d`.
+
+    Returns
+    -------
+    B2BCausalConvGradients
+        ``dx``, shape and dtype of x; ``dw_proj``, ``dw_mixer`` and ``dskip_bias``, the shapes of the
+        parameters, float64 for float64 operands and float32 for all others.
+
+    Notes
+    -----
+    ``cudnnB2BCausalConv1dBackward``, after the gradients of the parameters are set to 0. Whether their last
+    bits vary from run to run is not documented. Needs and costs are those of the forward pass.
+
+    Examples
+    --------
+    >>> x, w = ct.full((1, 1, 3, 4), 1), ct.asarray([[[0, 1], [0, 2], [0, 1]]], "float32")
+    >>> mixer, skip = ct.asarray([[10, 1]], "float32"), ct.full((1,), 0.5)
+    >>> y, mixed = ct.b2b_causal_conv1d(x, w, mixer, skip)
+    >>> dy = ct.full((1, 1, 4), 1)
+    >>> ct.b2b_causal_conv1d_backward(dy, x, w, mixer, skip, mixed).dw_mixer.numpy()
+    array([[6., 8.]], dtype=float32)
+    """
+    if more or unknown or any(one is UNSET for one in (dy, x, w_proj, w_mixer, skip_bias, mixed)):
+        return corrected(b2b_causal_conv1d_backward, locals())
+    names, arrays = (*B2B_OPERANDS, "mixed", "dy"), (x, w_proj, w_mixer, skip_bias, mixed, dy)
+    given = dict(zip(names, arrays, strict=True))
+    return execute_as(B2BCausalConvGradients, _B2B_GRADIENT, given, (), out, stream)
+
+
+def _b2b_plan(problem: B2BCausalConvProblem | B2BCausalConvGradientProblem) -> Plan:
+    return on_contiguous("b2b_causal_conv1d", problem, _b2b_in_place)
+
+
+def _b2b_in_place(problem: Any) -> Plan:
+    """Return the plan of a problem with contiguous tensors; cuDNN may add to the gradients of parameters."""
+    forward = isinstance(problem, B2BCausalConvProblem)
+    names = B2B_FORWARD if forward else B2B_BACKWARD
+    function = f"cudnnB2BCausalConv1d{'Forward' if forward else 'Backward'}"
+    require_function("b2b_causal_conv1d", function)
+    (n, channels, _, length), code = problem.x.shape, DTYPES[problem.x.dtype].code
+    sizes = [n, channels, length, problem.w_proj.shape[2], problem.w_mixer.shape[1], code]
+    tensors = tensors_of(problem)
+    parameters = () if forward else B2B_BACKWARD[-3:]
+    sizes += [DTYPES[tensors[name].dtype].code for name in parameters[:1]]
+    places = {name: place for place, name in enumerate(tensors)}
+    steps = [Step(fill_plan(tensors[name], 0.0), (places[name],)) for name in parameters]
+    call = StreamCall(function, [*map(PointerSlot, names), *sizes], names)
+    return chained((), [*steps, Step(call, tuple(places[name] for name in names))])
+
+
+# cuDNN does not document the alignment that it needs, so misaligned operands are copied.
+_B2B_IMPLEMENTATIONS = (of_problem(_b2b_plan, aligned=True),)
+_B2B = Operation(
+    "two causal convolutions with gates",
+    b2b_causal_conv_problem,
+    _B2B_IMPLEMENTATIONS,
+    written=("out", "mixed of out"),
+    relayout=False,
+)
+_B2B_GRADIENT = Operation(
+    "the gradient of two causal convolutions with gates",
+    b2b_causal_conv_problem,
+    _B2B_IMPLEMENTATIONS,
+    written=("out", "dw_proj of out", "dw_mixer of out", "dskip_bias of out"),
     relayout=False,
 )

@@ -28,7 +28,7 @@ from ..shapes.specs import Outs, Specs, TensorSpec, nearest_layout
 from ..typing import ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._fallback import of_problem, with_bfloat16
+from ._implementations import of_problem, with_bfloat16
 from ._operation import Operation
 from ._state import CallState, OwnedCache
 

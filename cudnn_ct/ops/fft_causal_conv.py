@@ -14,13 +14,11 @@ from ..plans.base import Plan
 from ..plans.program import PointerSlot, Program, Step, Steps
 from ..plans.stream_call import StreamCall, on_contiguous, require_function
 from ..shapes.causal_conv import FFTCausalConvGradients, FFTCausalConvProblem, fft_causal_conv_problem
-from ..shapes.checks import result_slots
 from ..typing import ArrayLike, OutLike, StreamLike
-from ._call import execute
+from ._call import execute, execute_as
 from ._documented import documented
-from ._fallback import of_problem
+from ._implementations import along, of_problem
 from ._operation import Operation
-from ._pieces import along
 
 MAX_BLOCKS = 65_535  # of the axes of a grid on which the kernels for whole sequences have N and the channels
 
@@ -112,9 +110,8 @@ def fft_causal_conv1d_backward(
     """
     if more or unknown or dy is UNSET or x is UNSET or w is UNSET:
         return corrected(fft_causal_conv1d_backward, locals())
-    outs = result_slots(out, FFTCausalConvGradients._fields)
-    dx, dw = execute(_GRADIENT, ("x", "w", "dy"), (x, w, dy), outs=outs, stream=stream)
-    return FFTCausalConvGradients(dx, dw)
+    given = {"x": x, "w": w, "dy": dy}
+    return execute_as(FFTCausalConvGradients, _GRADIENT, given, (), out, stream)
 
 
 def _by_tiles(problem: FFTCausalConvProblem) -> Plan | None:

@@ -19,10 +19,9 @@ from ..shapes.specs import LayerProblem, LRNSpec, TensorSpec
 from ..typing import ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._fallback import by_engines, of_problem, with_bfloat16
 from ._formulas import Formulas, Matrix, first_plan, matrix_of, pointwise
+from ._implementations import along, by_engines, of_problem, with_bfloat16
 from ._operation import Operation
-from ._pieces import along
 
 
 @documented()

@@ -28,10 +28,9 @@ from ..shapes.specs import LayerProblem, PoolingMode, PoolingSpec, TensorSpec, n
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._fallback import by_engines, of_problem
 from ._formulas import DTYPES_OF_ENGINES, elementwise_graph, first_plan
+from ._implementations import along, by_engines, of_problem
 from ._operation import Operation
-from ._pieces import along
 
 
 @documented()
@@ -138,13 +137,13 @@ def pool_backward(
 
 LARGE = 2**18  # elements, from which a kernel takes longer than calls that copy
 
-# cuDNN has no sums: they are averages times the size of the window.
-_MODES: dict[str, PoolingMode] = {
-    "max": "max",
-    "max_deterministic": "max_deterministic",
-    "average_inc_pad": "average_count_include_padding",
-    "average_exc_pad": "average_count_exclude_padding",
-    "sum": "average_count_include_padding",
+# The modes of C functions and of graphs. cuDNN has no sums: they are averages times the size of the window.
+_MODES: dict[str, tuple[PoolingMode, str]] = {
+    "max": ("max", "maxpool"),
+    "max_deterministic": ("max_deterministic", "maxpool"),
+    "average_inc_pad": ("average_count_include_padding", "avgpool_include_padding"),
+    "average_exc_pad": ("average_count_exclude_padding", "avgpool_exclude_padding"),
+    "sum": ("average_count_include_padding", "avgpool_include_padding"),
 }
 
 Problem = LayerProblem[PoolParams]
@@ -158,7 +157,7 @@ def pooling(problem: Problem) -> CallPlan:
     befores = tuple(before for before, _ in padding)
     if len(window) == 1:
         window, befores, stride = (1, *window), (0, *befores), (1, *stride)
-    spec = PoolingSpec(window, befores, stride, _MODES[mode], propagate_nan)
+    spec = PoolingSpec(window, befores, stride, _MODES[mode][0], propagate_nan)
     head = (PoolingDescriptor.cached(spec),)
     factor = prod(window) if mode == "sum" else 1
     x, y, *gradients = images(*tensors_of(problem).values())
@@ -226,14 +225,6 @@ def padded_pooling(problem: Problem) -> Program:
     return chained([padded, padded], chain, scaled=2)
 
 
-# The modes of graphs; only a maximum obeys NaN.
-_GRAPH_MODES = {
-    "max": "maxpool",
-    "max_deterministic": "maxpool",
-    "average_inc_pad": "avgpool_include_padding",
-    "average_exc_pad": "avgpool_exclude_padding",
-    "sum": "avgpool_include_padding",
-}
 LARGEST = 127  # elements of a window, whose places are int8
 
 
@@ -256,8 +247,8 @@ def pooling_by_graphs(problem: Problem, context: Context) -> Plan | None:
     if prod(window) == 1 and not largest:
         mode = "average_exc_pad"  # the same, and compiles for bfloat16, too
     how: dict[str, Any] = {
-        "mode": _GRAPH_MODES[mode], "comp_type": "float32", "spatial_dims": len(window),
-        "padding_mode": "neg_inf_pad" if largest else "zero_pad",
+        "mode": _MODES[mode][1], "comp_type": "float32", "spatial_dims": len(window),
+        "padding_mode": "neg_inf_pad" if largest else "zero_pad",  # only a maximum obeys NaN
         "nan_propagation": ("propagate_nan" if propagate_nan else "not_propagate_nan") if largest else None,
         "window_dims": window, "strides": stride, "pre_paddings": before, "post_paddings": after,
     }  # fmt: skip
@@ -292,7 +283,7 @@ def _with_nan(plan: Plan, x: Tensor, y: Tensor, how: dict[str, Any], context: Co
     """Return a plan of maxima that skip NaN, and of what propagates it."""
     # The average of magnitudes is NaN only if one of them is, and its tanh is finite: times 0 it is 0 or NaN.
     average = how | {
-        "mode": _GRAPH_MODES["average_exc_pad"],
+        "mode": _MODES["average_exc_pad"][1],
         "padding_mode": "zero_pad",
         "nan_propagation": None,
     }

@@ -19,10 +19,9 @@ from ..shapes.specs import LAYOUTS, LayerProblem, TensorSpec, nearest_layout
 from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._fallback import by_engines, of_problem
 from ._formulas import Formulas, in_slices, matrix_of, pointwise, total
+from ._implementations import Split, along, by_engines, of_problem
 from ._operation import Operation
-from ._pieces import Split, along
 
 
 @documented()

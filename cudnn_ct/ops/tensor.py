@@ -22,10 +22,9 @@ from ..shapes.specs import INT_MAX, LayerProblem, TensorSpec
 from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, execute
 from ._documented import documented
-from ._fallback import IGNORES_NAN, Implementation, by_engines, of_problem
 from ._formulas import MIN_ELEMENTS, Formulas, Matrix, cast_by_graph, elementwise_plan, matrix_of, pointwise
+from ._implementations import IGNORES_NAN, Implementation, by_engines, every_axis, of_problem
 from ._operation import Operation
-from ._pieces import every_axis
 from ._state import CallState
 
 

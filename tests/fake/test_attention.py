@@ -10,7 +10,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.ops._sequences import DeviceNumbers
+from cudnn_ct.ops._state import DeviceNumbers
 from tests.attention_cases import (
     CASES,
     NO_GRADIENT,

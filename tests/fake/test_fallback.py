@@ -89,7 +89,7 @@ def test_reduce_takes_no_graph_whose_bits_vary_when_results_must_be_deterministi
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.engines = True
-    monkeypatch.setattr(import_module("cudnn_ct.ops.reduce.graph"), "MIN_ELEMENTS", 64)
+    monkeypatch.setattr(import_module("cudnn_ct.ops.reduce.plans"), "MIN_ELEMENTS", 64)
     x = images(128, 512)
     expected = np.abs(x.numpy()).sum(1, dtype=np.float64)
 

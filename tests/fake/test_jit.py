@@ -22,7 +22,7 @@ from cudnn_ct.graph.stored import choice_key
 from cudnn_ct.legal import rules
 from cudnn_ct.ops import activation, pooling
 from cudnn_ct.ops.conv import training
-from cudnn_ct.ops.reduce import graph
+from cudnn_ct.ops.reduce import plans
 from cudnn_doctor.read.libraries import SUBLIBRARIES, part_of_header
 from tests.jit_cases import BY_GRAPHS, OTHERS, failures
 from tests.strategies import lay_out, own, shifted
@@ -408,7 +408,7 @@ def test_operation_of_a_single_element_equals_reference(jit: FakeCudnn, name: st
 
 def test_each_compiled_plan_runs(jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     """An implementation that needs C calls after its graph is given up before it compiles."""
-    for module in (activation, graph):
+    for module in (activation, plans):
         monkeypatch.setattr(module, "MIN_ELEMENTS", 2)
     x = ct.asarray(random(64, 64), "float16")
     for call in (

@@ -17,8 +17,7 @@ from cudnn_ct.certify import certificates
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.ops import activation
-from cudnn_ct.ops.reduce import graph, reduce
-from cudnn_ct.ops.reduce.legacy import reduction
+from cudnn_ct.ops.reduce import plans, reduce
 from cudnn_ct.plans import axes as merged_axes
 from cudnn_ct.plans.elementwise import op_tensor, scale_plan
 from cudnn_ct.plans.program import scalar_type
@@ -86,7 +85,7 @@ def test_arrays_too_large_for_a_descriptor_are_sliced_or_rejected(fake: FakeCudn
     for large in (half, TensorSpec((2, 8), (2**31, 1), "float32"), overlapping):
         row = ReduceProblem(large, TensorSpec.packed((1,), large.dtype), None, (0, 1), "add", True)
         with pytest.raises(NotSupportedError, match="cuDNN reduces at most 2,147,483,647 elements"):
-            reduction(row, here)
+            plans.legacy_reduction(row, here)
 
 
 @pytest.mark.parametrize("shape", [(64, 32), (3, 5, 7, 11), (2, 3, 2, 3, 2, 3, 5)])
@@ -186,7 +185,7 @@ def graph_runs(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[int]]:
     plan = SimpleNamespace(
         workspace=0, describe=lambda: "a graph", run=lambda _, pointers, *factors: runs.append(pointers)
     )
-    monkeypatch.setattr(graph, "first_plan", lambda *_: plan)
+    monkeypatch.setattr(plans, "first_plan", lambda *_: plan)
     return runs
 
 
@@ -199,7 +198,7 @@ def test_reduce_gives_only_aligned_memory_to_kernels_that_need_it(
     graphs: int,
 ) -> None:
     """The fake rejects misaligned memory where a GPU would end the context."""
-    monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(plans, "MIN_ELEMENTS", 1)
     whole = ct.asarray(integers((421,)))
     x = ct.DeviceArray.over(
         TensorSpec.packed((6, 70)), whole.pointer + 4 * offset, whole, whole.writer, whole.home
@@ -224,7 +223,7 @@ def test_graph_of_a_large_sum_writes_the_result_itself_when_strides_agree(
 ) -> None:
     x = TensorSpec.packed((length, 32, 32), "float32")
     y = TensorSpec((1, 32, 32), (1024, *strides), "float32")
-    plan = graph.reduction(ReduceProblem(x, y, None, (0,), "add", True), None)
+    plan = plans.graph_reduction(ReduceProblem(x, y, None, (0,), "add", True), None)
     described = plan.describe() if plan else ""
     assert [name for name in ("a graph", "cudnnOpTensor") if name in described] == expected
 
@@ -266,8 +265,8 @@ def test_graph_of_a_large_mean_divides_the_sum(
         view(host, pointers[1], (300,), (1,), np.dtype(np.float32))[:] = 256
 
     plan = SimpleNamespace(workspace=0, describe=lambda: "a graph", run=run)
-    monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
-    monkeypatch.setattr(graph, "first_plan", lambda *_: plan)
+    monkeypatch.setattr(plans, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(plans, "first_plan", lambda *_: plan)
     mean = ct.reduce(ct.full((256, 300), 1, dtype), op="average", axis=0)
     np.testing.assert_array_equal(mean.numpy(), np.ones(300, dtype))
 
@@ -282,8 +281,8 @@ def test_bits_are_measured_before_a_root_and_further_sums_hide_them(
         measured.append(problem.y)
         return certificates.why_varying(problem, "a graph", plan, context)
 
-    monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
-    monkeypatch.setattr(graph, "why_varying", why_varying)
+    monkeypatch.setattr(plans, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(plans, "why_varying", why_varying)
     fake.engines = fake.varying = True
     x = ct.full((4, 2**16), 1, "float16")
     assert ct.reduce(x, op="norm2", axis=1, deterministic=True).numpy().tolist() == [256] * 4
@@ -300,7 +299,7 @@ def test_extremes_that_pass_over_nan_are_graphs_of_rows(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, op: str, dtype: str
 ) -> None:
     """Two searches tell rows of NaN alone; the legacy call took up to 95 times as long on an H200."""
-    monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(plans, "MIN_ELEMENTS", 1)
     fake.engines = True
     values = integers((130, 300)).astype(dtype)
     values[3], values[5, 1:], values[7, ::2], values[9, 0] = np.nan, np.nan, np.nan, -np.inf

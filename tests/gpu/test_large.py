@@ -19,7 +19,7 @@ from .conftest import library, place
 
 # The packages have functions of these names.
 activation = import_module("cudnn_ct.ops.activation")
-reduction = import_module("cudnn_ct.ops.reduce.graph")
+reduction = import_module("cudnn_ct.ops.reduce.plans")
 pooling = import_module("cudnn_ct.ops.pooling")
 tensor = import_module("cudnn_ct.ops.tensor")
 

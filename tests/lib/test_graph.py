@@ -39,7 +39,7 @@ from cudnn_ct.legal.subjects import subjects_of
 from cudnn_ct.ops._formulas import conversion_graph
 from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.ops.conv.graph import by_name, candidates, graph_of, plan, preferred
-from cudnn_ct.ops.reduce.graph import FORMS, MatrixView, reduction_graph
+from cudnn_ct.ops.reduce.plans import FORMS, MatrixView, reduction_graph
 from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv

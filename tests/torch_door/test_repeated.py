@@ -15,7 +15,7 @@ import torch
 import cudnn_ct as ct
 from cudnn_ct import _caches, array_shapes, context, testing
 from cudnn_ct.cuda import stream as streams
-from cudnn_ct.ops import _call, _prepared, _repeated, activation
+from cudnn_ct.ops import _call, _prepared, _replay, activation
 from tests.fake.cudnn import FakeCudnn
 from tests.torch_door.test_read import _tensors_on_a_device  # noqa: F401
 
@@ -269,7 +269,7 @@ def test_replays_have_the_pointers_of_the_tensors(slow: list[int], monkeypatch: 
     learnt(x)
     ctx = context.of_device(0)
     call, ctx.last_call = ctx.last_call, None
-    monkeypatch.setattr(_repeated, "replayed", lambda *given: (keys.append(given), True)[1])
+    monkeypatch.setattr(_replay, "replayed", lambda *given: (keys.append(given), True)[1])
     with monkeypatch.context() as patch:
         patch.setattr(_call, "replayed", lambda *given: (keys.append(given), True)[1])
         y = ct.activation(x)

@@ -28,7 +28,6 @@ CONTAINERS = {
 MADE_WITH_THEIR_OWNER = {
     "cudnn_doctor.read.installation.Installation.version",
     *(f"ops._formulas.Formulas.{name}" for name in ("_places", "_steps", "_temporaries")),
-    "ops.norm.plans._Norm._names",
     "autotune.candidates.CandidateSet._substitutes",
     "graph.plan.BackendDescriptor._depends_on",
     "graph.native._NativeTensors._tensors",
@@ -40,7 +39,7 @@ MADE_WITH_THEIR_OWNER = {
     "ops.graph.tensors.GraphTensors._names",
     "ops.graph.builder.GraphBuilder._nodes",
     "ops.graph.tensors.GraphTensors._states",
-    "ops._fallback.FirstSupported._rejections",
+    "ops._implementations.FirstSupported._rejections",
     "autotune.benchmark._Pruner._best",
     "autotune.benchmark._Samples.colds",
     "autotune.benchmark._Samples.loops",

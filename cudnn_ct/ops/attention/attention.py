@@ -19,8 +19,8 @@ from ...shapes.specs import Outs, Specs
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
-from .._fallback import Implementation, by_engines
 from .._graph_source import check_engine_name
+from .._implementations import Implementation, by_engines
 from .._operands import stream_of
 from .._operation import Operation, Select
 from .core import core_of
@@ -99,11 +99,6 @@ def attention(
         State of cuDNN's Philox generator; equal ones drop the same weights. Needed with ``dropout``.
     return_stats : bool
         Whether to return the statistics that :func:`attention_backward` needs.
-    algo : str or Candidate, optional
-        ``"heuristic"`` (the default of ``ct.config.algo``), ``"autotune"``, ``"online"``, or the name of an
-        engine.
-    workspace_limit : int, optional
-        Maximum bytes of workspace.
     strict : bool
         Raise if a named engine cannot compute the problem, instead of using another one with a warning.
 

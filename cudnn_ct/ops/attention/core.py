@@ -154,11 +154,11 @@ def _part(
             if axis is not None and not (name in ("bias", "dbias") and axis == 2 and whole.shape[2] == 1):
                 shape = (*spec.shape[:axis], end - first, *spec.shape[axis + 1 :])
                 spec, elements = spec._replace(shape=shape), elements + first * spec.strides[axis]
-    spec = _long_strides(spec)
+    spec = long_strides(spec)
     return Part(name, whole, spec, elements * DTYPES[spec.dtype].itemsize, _copy_of(name, spec))
 
 
-def _long_strides(spec: TensorSpec) -> TensorSpec:
+def long_strides(spec: TensorSpec) -> TensorSpec:
     """Replace the strides of axes of length 1, which no element uses: kernels check them nevertheless."""
     reach = max([n * s for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1], default=1)
     reach = -(-reach // HEAD_MULTIPLE) * HEAD_MULTIPLE
@@ -174,12 +174,12 @@ def _copy_of(name: str, spec: TensorSpec) -> TensorSpec | None:
     if name in _HEADS:
         *outer, last = spec.strides
         loads = last == 1 and not any(step % HEAD_MULTIPLE for step in outer)
-        return None if loads else _long_strides(like_axes(spec.shape, spec))
+        return None if loads else long_strides(like_axes(spec.shape, spec))
     if name == "bias" and spec.shape[-1] > 1:
-        return None if spec.strides[-1] == 1 else _long_strides(like_axes(spec.shape, spec))
+        return None if spec.strides[-1] == 1 else long_strides(like_axes(spec.shape, spec))
     # Statistics, dbias, which no engine writes in another order, and a bias of one key, whose heads engines
     # read as if they were adjacent.
-    return None if "nchw" in spec.layouts else _long_strides(TensorSpec.packed(spec.shape, spec.dtype))
+    return None if "nchw" in spec.layouts else long_strides(TensorSpec.packed(spec.shape, spec.dtype))
 
 
 def token_step(name: str, spec: TensorSpec, columns: int) -> int:
@@ -187,7 +187,7 @@ def token_step(name: str, spec: TensorSpec, columns: int) -> int:
 
     The operand has this number of ``columns`` in the graph.
     """
-    spec = _long_strides(spec)
+    spec = long_strides(spec)
     return (_wider(spec, columns) or _copy_of(name, spec) or spec).strides[0]
 
 
@@ -195,7 +195,7 @@ def _wider(spec: TensorSpec, columns: int) -> TensorSpec | None:
     """Return the spec of a copy with more columns, or None if the tensor has that many."""
     if spec.shape[-1] == columns:
         return None
-    return _long_strides(like_axes((*spec.shape[:-1], columns), spec))
+    return long_strides(like_axes((*spec.shape[:-1], columns), spec))
 
 
 def _with_readable_bias(parts: tuple[Part, ...], problem: AttentionProblem, queries: int) -> tuple[Part, ...]:
@@ -207,7 +207,7 @@ def _with_readable_bias(parts: tuple[Part, ...], problem: AttentionProblem, quer
         shape = (*spec.shape[:2], queries if problem.dy else spec.shape[2], spec.shape[3])
         if 0 in spec.shape or (shape, problem.q.dtype) == (spec.shape, spec.dtype):
             return part
-        return part._replace(copy=_long_strides(TensorSpec.packed(shape, problem.q.dtype)))
+        return part._replace(copy=long_strides(TensorSpec.packed(shape, problem.q.dtype)))
 
     return tuple(readable(part) if part.name in ("bias", "dbias") else part for part in parts)
 

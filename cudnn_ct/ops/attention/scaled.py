@@ -28,8 +28,9 @@ from .._documented import documented
 from .._graph_source import GraphSource, ReducedSource, select_engine, without_factors
 from .._operands import present
 from .._operation import Operation, Select
-from .._sequences import DeviceNumbers, not_on_stream
+from .._state import DeviceNumbers, not_on_stream
 from ..matmul.matmul import matmul
+from .core import long_strides
 from .graph import MASKED, SCALAR, NodeBuilder, transposed
 from .source import FILLED
 
@@ -154,11 +155,7 @@ def _loadable(spec: TensorSpec) -> TensorSpec:
         and not any(step % rules.FLOAT8_HEAD_MULTIPLE for step in outer)
         and not spec.overlaps_itself
     )
-    spec = spec if loads else like_axes(spec.shape, spec)
-    pairs = list(zip(spec.shape, spec.strides, strict=True))
-    reach = max(n * step for n, step in pairs if n > 1)
-    # No element uses the stride of an axis of length 1; kernels check it nevertheless.
-    return spec._replace(strides=tuple(step if n > 1 else reach for n, step in pairs))
+    return long_strides(spec if loads else like_axes(spec.shape, spec))
 
 
 def _moves(problem: ScaledAttentionProblem) -> list[tuple[TensorSpec, TensorSpec | None]]:

@@ -20,9 +20,9 @@ from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides, results_o
 from ...shapes.tensor import ReduceProblem
 from .._formulas import Formulas, Matrix, cast_by_graph, cast_or_copy, elementwise_graph, first_plan
 from .._graph_source import GraphSource, ReducedSource
-from .._sequences import DeviceNumbers
-from ..reduce.graph import reduction_by_formulas
-from ..reduce.legacy import reduce_plan
+from .._state import DeviceNumbers
+from ..reduce.plans import reduce_plan
+from ..reduce.reduce import reduction_by_formulas
 from .core import Core, core_of
 from .graph import MASKED, graph_of, named_graph
 

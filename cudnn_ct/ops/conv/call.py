@@ -18,8 +18,7 @@ from ...plans.base import AlgoRequest, SelectedPlan, request
 from ...plans.wrappers import zero_or_scale
 from ...shapes.conv import GEOMETRY, ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
 from ...shapes.specs import ALIGNMENT, Outs, Specs, TensorSpec
-from .._keys import enum_names, freeze
-from .._operation import NEW, CallSignature, Operation, Select
+from .._operation import NEW, CallSignature, Operation, Select, enum_names, freeze
 from .candidates import SOURCE, named_algorithm
 
 

@@ -15,9 +15,8 @@ from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAxis, Precision, StreamLike
 from .._call import execute
 from .._documented import documented
-from .._keys import enum_names, freeze
 from .._operands import present
-from .._operation import Operation, Select
+from .._operation import Operation, Select, enum_names, freeze
 from .call import CONV, ConvParams, request_of, select
 from .conv import conv
 from .legacy import unfused_plan

@@ -28,11 +28,11 @@ from ...typing import (
     StreamLike,
 )
 from .._call import execute, execute_as
-from .._definition import Definition, defines, graph_with_epilogue
 from .._documented import documented
 from .._graph_source import GraphSource, packed_source, select_engine, without_factors
 from .._operands import present
 from .._operation import Operation, Select
+from ..graph.native import Definition, defines, graph_with_epilogue
 from .call import conv_of
 from .fused import conv_bias_activation
 from .graph import activation_step, as_images, geometry_of, packed_operands
@@ -72,11 +72,6 @@ def conv_scale_bias_activation(
         Factor of each channel of the convolution.
     bias : device array, shape (K,), dtype of x or float32
         Added to each channel after the factor.
-    algo : str or Candidate, optional
-        How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
-        candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
-        call, ``"online"`` one of them after each later call.
-        ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
     precision : {"as_input_f32", "tf32", "float32"}, optional
         Arithmetic of the products, which are summed in float32. float32 operands are multiplied in TF32 if
         ``ct.config.allow_tf32``; ``"float32"`` excludes tensor cores, without which cuDNN has no engine for

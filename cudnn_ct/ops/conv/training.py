@@ -13,8 +13,8 @@ from ...shapes.training_fusions import BatchNormFinalizeResult, ConvBatchNormGra
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, Padding, PerAxis, Shape, StreamLike
 from .._call import execute, execute_as
 from .._documented import documented
-from .._fallback import by_engines
 from .._graph_source import select_engine, without_factors
+from .._implementations import by_engines
 from .._operands import present
 from .._operation import Operation
 from . import training_graphs as graphs
@@ -131,8 +131,6 @@ def batch_norm_finalize(
         Number of elements that each sum has: N times the pixels of an image.
     eq_dtype : dtype, float16 | float32
         Dtype of ``eq_scale`` and ``eq_bias``. The convolutions that take them need float16.
-    algo : str or Candidate, optional
-        How the engine is selected, as in :func:`conv_scale_bias_activation`.
 
     Returns
     -------
@@ -259,10 +257,7 @@ def conv_backward_data_relu_batch_norm(
     >>> step.dz.numpy()[0, 0], float(step.dscale.numpy()[0])
     (array([ 0., 10.], dtype=float16), 10.0)
     """
-    if (
-        more or unknown or dy is UNSET or w is UNSET or x is UNSET
-        or mean is UNSET or invstd is UNSET or scale is UNSET or bias is UNSET
-    ):  # fmt: skip
+    if more or unknown or any(one is UNSET for one in (dy, w, x, mean, invstd, scale, bias)):
         return corrected(conv_backward_data_relu_batch_norm, locals())
     given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
     params = (padding, stride, dilation, algo, deterministic, workspace_limit)
@@ -326,10 +321,7 @@ def conv_backward_filter_scale_bias_relu(
     >>> ct.conv_backward_filter_scale_bias_relu(dy, x, one, half, (8, 8, 1)).numpy()[0, 0]
     array([351.5], dtype=float16)
     """
-    if (
-        more or unknown or dy is UNSET or x is UNSET
-        or scale is UNSET or bias is UNSET or w_shape is UNSET
-    ):  # fmt: skip
+    if more or unknown or any(one is UNSET for one in (dy, x, scale, bias, w_shape)):
         return corrected(conv_backward_filter_scale_bias_relu, locals())
     given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
     params = (w_shape, padding, stride, dilation, algo, deterministic, workspace_limit)

@@ -11,9 +11,9 @@ from ...shapes.conv import ConvProblem
 from ...shapes.norm import norm_samples
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGradient, StatisticsProblem
-from .._definition import Definition, defines
-from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
+from .._formulas import Formulas, Matrix, NamedFormulas, matrix_of, pointwise, total
 from .._graph_source import AlgoArguments, GraphSource, packed_source
+from ..graph.native import Definition, defines
 from ..graph.tensors import GraphTensor
 from .candidates import SOURCE
 from .graph import as_images, geometry_of, operands_of, packed_operands
@@ -87,24 +87,19 @@ FILTER_SOURCE = packed_source(GraphSource(filter_graph), packed_operands)
 
 def finalize_by_formulas(problem: BatchNormFinalize, context: Context) -> Program | None:
     """Return a plan of the statistics of a batch from its sums."""
-    specs = tensors_of(problem)
-    if not all("nchw" in spec.layouts for spec in specs.values()):
+    if not all("nchw" in spec.layouts for spec in tensors_of(problem).values()):
         return None
-    names = list(specs)
-    one = Formulas(Matrix(1, problem.sums.size, "columns"), len(names), context)
-    sums, squares, scale, bias, *running = (one.tensor(place, "float32") for place in range(6))
-
-    def store(name: str, term: Term) -> Term:
-        return one.store(term, names.index(name), specs[name].dtype)
-
-    mean = store("mean", sums * (1 / problem.elements))
+    one = NamedFormulas(problem, Matrix(1, problem.sums.size, "columns"), context)
+    names = ("sums", "square_sums", "scale", "bias", "running_mean", "running_var")
+    sums, squares, scale, bias, *running = one.read(*names).values()
+    mean = one.write("mean", sums * (1 / problem.elements))
     variance = squares * (1 / problem.elements) - mean * mean
-    inverse = store("invstd", pointwise("rsqrt", variance + problem.epsilon))
-    store("eq_scale", inverse * scale)
-    store("eq_bias", bias - mean * (inverse * scale))
+    inverse = one.write("invstd", pointwise("rsqrt", variance + problem.epsilon))
+    one.write("eq_scale", inverse * scale)
+    one.write("eq_bias", bias - mean * (inverse * scale))
     weight, unbiased = problem.momentum, problem.elements / (problem.elements - 1)
-    store("next_mean", running[0] * (1 - weight) + mean * weight)
-    store("next_var", running[1] * (1 - weight) + variance * (weight * unbiased))
+    one.write("next_mean", running[0] * (1 - weight) + mean * weight)
+    one.write("next_var", running[1] * (1 - weight) + variance * (weight * unbiased))
     return one.program()
 
 
@@ -112,11 +107,8 @@ def filter_by_formulas(problem: FilterGradient, context: Context) -> Program | N
     """Return a plan of the scaled data, and of the gradient of the filter."""
     if (matrix := _pixels(problem.x, problem.scale, problem.bias)) is None:
         return None
-    one = Formulas(matrix, 5, context)
-    x, scale, bias = (
-        one.tensor(place, spec.dtype, vector=spec is not problem.x)
-        for place, spec in enumerate((problem.x, problem.scale, problem.bias), 1)
-    )
+    one = NamedFormulas(problem, matrix, context, ("scale", "bias"))
+    x, scale, bias = one.read("x", "scale", "bias").values()
     data = one.kept(pointwise("relu_fwd", x * scale + bias), problem.x.dtype)
     _convolve(one, problem.core, context, {"y": 0, "x": one.place(data), "w": 4})
     return one.program()
@@ -124,29 +116,21 @@ def filter_by_formulas(problem: FilterGradient, context: Context) -> Program | N
 
 def data_by_formulas(problem: DataGradient, context: Context) -> Program | None:
     """Return a plan of the gradient of the convolution, and of those of the normalisation before it."""
-    names = list(tensors_of(problem))
     parameters = ("mean", "invstd", "scale", "bias")
     matrix = _pixels(problem.x, *(getattr(problem, name) for name in parameters))
     dz, x = problem.dz, problem.x
     if matrix is None or not dz.layouts or not equivalent_strides(x.shape, dz.strides, x.strides):
         return None
-    one = Formulas(matrix, len(names), context)
-    _convolve(one, problem.core, context, {"y": 0, "w": 1, "x": names.index("dz")})
-    data, slope = (one.tensor(names.index(name), x.dtype) for name in ("x", "dz"))
-    mean, inverse, scale, bias = (
-        one.tensor(names.index(name), "float32", vector=True) for name in parameters
-    )
+    one = NamedFormulas(problem, matrix, context, parameters)
+    _convolve(one, problem.core, context, {"y": 0, "w": 1, "x": one.places["dz"]})
+    data, slope, mean, inverse, scale, bias = one.read("x", "dz", *parameters).values()
     normal = (data - mean) * inverse
-
-    def store(name: str, term: Term) -> Term:
-        return one.store(term, names.index(name), tensors_of(problem)[name].dtype)
-
-    gradient = store("dz", pointwise("relu_bwd", normal * scale + bias, slope))
+    gradient = one.write("dz", pointwise("relu_bwd", normal * scale + bias, slope))
     share = 1 / norm_samples(x.shape, "spatial")
-    dscale, dbias = store("dscale", total(gradient * normal)), store("dbias", total(gradient))
-    factor = store("eq_dz_scale", scale * inverse)
-    of_x = store("eq_x_scale", factor * dscale * inverse * -share)
-    store("eq_bias", of_x * mean * -1.0 - factor * dbias * share)
+    dscale, dbias = one.write("dscale", total(gradient * normal)), one.write("dbias", total(gradient))
+    factor = one.write("eq_dz_scale", scale * inverse)
+    of_x = one.write("eq_x_scale", factor * dscale * inverse * -share)
+    one.write("eq_bias", of_x * mean * -1.0 - factor * dbias * share)
     return one.program()
 
 

@@ -24,11 +24,10 @@ from ...shapes.specs import CTCLossSpec, Shape
 from ...typing import ArrayLike, StreamLike
 from .._call import execute
 from .._documented import documented
-from .._fallback import Implementation
+from .._implementations import Implementation
 from .._operands import stream_of
 from .._operation import Operation
-from .._sequences import DeviceNumbers, not_on_stream
-from .._state import CallState
+from .._state import CallState, DeviceNumbers, not_on_stream
 from .legacy import PLANS, without_steps
 
 MAX_COPIES = 64  # copies of labels and lengths that a thread keeps on the device
@@ -116,10 +115,7 @@ def ctc_loss(
     >>> np.exp(-loss.numpy())  # three of the four alignments become the label
     array([0.75], dtype=float32)
     """
-    if (
-        more or unknown or logits is UNSET or labels is UNSET
-        or label_lengths is UNSET or input_lengths is UNSET
-    ):  # fmt: skip
+    if more or unknown or any(one is UNSET for one in (logits, labels, label_lengths, input_lengths)):
         return corrected(ctc_loss, locals())
     where = stream_of(logits, "logits", stream, (labels, label_lengths, input_lengths))
     with streams.on_device(where.device):

@@ -22,9 +22,9 @@ from ...shapes.ctc import CTCProblem
 from ...shapes.layers import SoftmaxParams
 from ...shapes.specs import ActivationSpec, LayerProblem, TensorSpec
 from ...shapes.tensor import ReduceProblem
-from .._sequences import plan_for_sequences
+from .._implementations import plan_for_sequences
 from ..activation import legacy_plan as activation_plan
-from ..reduce.legacy import reduction
+from ..reduce.plans import legacy_reduction
 from ..softmax import softmax_of_rows, softmax_plan
 
 # Pointers of a run; then the temporaries of `_with_repairs`.
@@ -175,7 +175,7 @@ def _unlabelled(
             Step(copy_plan(logits, rows), (of_logits, third)),
             Step(softmax_of_symbols(rows, "log"), (third, probabilities)),
             Step(copy_plan(_blank(rows), column), (probabilities, fourth)),
-            Step(reduction(total, context), (fourth, of_loss), -1.0),
+            Step(legacy_reduction(total, context), (fourth, of_loss), -1.0),
             Step(softmax_of_symbols(rows, "accurate"), (third, probabilities)),
         ]
     else:
@@ -184,13 +184,13 @@ def _unlabelled(
         temporaries = [rows, one, alignments]
         steps = [
             Step(fill_plan(alignments, log(length * (length + 1) // 2)), (third,)),
-            Step(_sum(loss, alignments, loss), (of_loss, third, of_loss)),
+            Step(op_tensor_of("add", loss, alignments, loss), (of_loss, third, of_loss)),
             Step(copy_plan(logits, rows), (of_logits, probabilities)),
         ]
     steps += [
         Step(fill_plan(one, 0.0), (less,)),
         Step(fill_plan(_blank(one), -1.0), (less,)),
-        Step(_sum(rows, one, gradient), (probabilities, less, of_gradient)),
+        Step(op_tensor_of("add", rows, one, gradient), (probabilities, less, of_gradient)),
     ]
     return chained(temporaries, steps)
 
@@ -198,10 +198,6 @@ def _unlabelled(
 def _blank(spec: TensorSpec) -> TensorSpec:
     """Return the spec of the blank's column."""
     return TensorSpec(spec.shape[:2], spec.strides[:2], spec.dtype)
-
-
-def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:
-    return op_tensor_of("add", a, b, c)
 
 
 def _loss_arguments(problem: CTCProblem) -> tuple[CTCLossAlgo, CTCLossDescriptor, TensorDescriptor]:
@@ -334,7 +330,7 @@ def sum_over_symbols(
 ) -> list[Step]:
     """Return the steps that sum an array of logits over the symbols, of which there are two or more."""
     total = ReduceProblem(rows, _column(rows), None, (2,), "add", True)
-    return [Step(reduction(total, context), (source, target), factor)]
+    return [Step(legacy_reduction(total, context), (source, target), factor)]
 
 
 def softmax_of_symbols(rows: TensorSpec, algo: str) -> Plan:
@@ -344,7 +340,7 @@ def softmax_of_symbols(rows: TensorSpec, algo: str) -> Plan:
 
 
 def _sum_over_steps(rows: TensorSpec, losses: TensorSpec, context: Context) -> Plan:
-    return reduction(ReduceProblem(_column(rows), losses, None, (0,), "add", True), context)
+    return legacy_reduction(ReduceProblem(_column(rows), losses, None, (0,), "add", True), context)
 
 
 def _add_raises(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from ctypes import byref
 from typing import Any, Never
 
 from ..._bindings.enums import GnnAggOp
+from ..._bindings.types import cudnnGnnCscGraph_t
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan
-from ...plans.program import Step, chained
-from ...plans.stream_call import on_contiguous, require_function
+from ...plans.program import ArgumentTemplate, PointerSlot, Step, chained
+from ...plans.stream_call import StreamCall, on_contiguous, require_function
 from ...plans.wrappers import zero_results
 from ...shapes.checks import result_slots
 from ...shapes.gnn import (
@@ -30,11 +32,11 @@ from ...shapes.gnn import (
 )
 from ...shapes.specs import TensorSpec, results_of
 from ...typing import ArrayLike, OutLike, StreamLike
-from .._call import execute
+from .._call import execute, execute_as
 from .._documented import documented
-from .._fallback import of_problem
+from .._implementations import of_problem
+from .._operands import present
 from .._operation import Operation
-from .call import GraphCall, slots
 
 
 @documented()
@@ -99,12 +101,9 @@ def graph_aggregate(
     if more or unknown or offsets is UNSET or indices is UNSET:
         return corrected(graph_aggregate, locals())
     operands = {"offsets": offsets, "indices": indices}
-    given = {"order": order, "x": x, "edges": edges, "concat": concat}
-    operands |= {name: array for name, array in given.items() if array is not None}
+    operands |= present(order=order, x=x, edges=edges, concat=concat)
     absent = "" if graph_reduction(op) in EXTREMES else WITHOUT_POSITIONS
-    outs = result_slots(out, GraphAggregateResult._fields, absent=absent)
-    y, *rest = execute(_AGGREGATE, tuple(operands), tuple(operands.values()), (op,), outs=outs, stream=stream)
-    return GraphAggregateResult(y, rest[0] if rest else None)
+    return execute_as(GraphAggregateResult, _AGGREGATE, operands, (op,), out, stream, absent)
 
 
 @documented(graph_aggregate)
@@ -158,8 +157,7 @@ def graph_aggregate_backward(
     if more or unknown or dy is UNSET or offsets is UNSET or indices is UNSET:
         return corrected(graph_aggregate_backward, locals())
     operands = {"offsets": offsets, "indices": indices}
-    operands |= {} if order is None else {"order": order}
-    operands |= {"dy": dy} if positions is None else {"positions": positions, "dy": dy}
+    operands |= present(order=order, positions=positions) | {"dy": dy}
     outs = result_slots(out, GraphAggregateGradients._fields)
     params = (op, x_shape, edges_shape)
     results = execute(_GRADIENT, tuple(operands), tuple(operands.values()), params, outs=outs, stream=stream)
@@ -222,3 +220,28 @@ _GRADIENT: Any = Operation(
     written=("out", "dedges of out", "dconcat of out"),
     relayout=False,
 )
+
+
+class GraphCall(StreamCall):
+    """The call ``f(stream, graph, *arguments)``; ``sources`` is the number of nodes that edges begin at."""
+
+    __slots__ = ("_graph",)
+
+    def __init__(
+        self, function: str, problem: Any, sources: int, arguments: Sequence[Any], names: Sequence[str]
+    ) -> None:
+        super().__init__(function, [None, *arguments], names)
+        destinations, edges = problem.offsets.shape[0] - 1, problem.indices.shape[0]
+        arrays = [PointerSlot(name) for name in ("offsets", "indices", "order")]
+        code = DTYPES[problem.offsets.dtype].code
+        self._graph = ArgumentTemplate([*arrays, None, sources, destinations, edges, code, None], names)
+
+    def _filled(self, pointers: Sequence[int]) -> list[Any]:
+        arguments = super()._filled(pointers)
+        arguments[0] = byref(cudnnGnnCscGraph_t(*self._graph.filled(pointers)))
+        return arguments
+
+
+def slots(tensors: dict[str, TensorSpec], *names: str) -> list[PointerSlot | None]:
+    """Return the arguments for tensors by name: null for those without elements, and for absent ones."""
+    return [PointerSlot(name) if name in tensors and tensors[name].size else None for name in names]

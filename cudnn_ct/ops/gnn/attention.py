@@ -14,7 +14,6 @@ from ...plans.base import Plan, tensors_of
 from ...plans.program import PointerSlot, Step, chained
 from ...plans.stream_call import on_contiguous, require_function
 from ...plans.wrappers import zero_results
-from ...shapes.checks import result_slots
 from ...shapes.gnn import (
     WITHOUT_EDGES,
     GraphActivation,
@@ -27,11 +26,11 @@ from ...shapes.gnn import (
 )
 from ...shapes.specs import results_of
 from ...typing import ArrayLike, OutLike, StreamLike
-from .._call import execute
+from .._call import execute_as
 from .._documented import documented
-from .._fallback import of_problem
+from .._implementations import of_problem
 from .._operation import Operation
-from .call import GraphCall, slots
+from .aggregate import GraphCall, slots
 
 C_NAMES = {"identity": "LINEAR", "scale": "SCALAR"}  # activations with another name in C
 
@@ -113,11 +112,8 @@ def graph_attention(
     if more or unknown or any(one is UNSET for one in (offsets, indices, x, target, w)):
         return corrected(graph_attention, locals())
     operands = _operands(offsets, indices, order, x, target, w, edges, mask)
-    outs = result_slots(out, GraphAttentionResult._fields)
     params = (heads, concat, activation, coefficient)
-    return GraphAttentionResult(
-        *execute(_ATTENTION, tuple(operands), tuple(operands.values()), params, outs=outs, stream=stream)
-    )
+    return execute_as(GraphAttentionResult, _ATTENTION, operands, params, out, stream)
 
 
 @documented(graph_attention)
@@ -182,11 +178,8 @@ def graph_attention_backward(
     operands = _operands(offsets, indices, order, x, target, w, edges, mask)
     operands |= {"scores": scores, "activated": activated, "dy": dy}
     absent = WITHOUT_EDGES if edges is None else ""
-    outs = result_slots(out, GraphAttentionGradients._fields, absent=absent)
     params = (heads, concat, activation, coefficient)
-    names, arrays = tuple(operands), tuple(operands.values())
-    dx, dtarget, dw, *rest = execute(_GRADIENT, names, arrays, params, outs=outs, stream=stream)
-    return GraphAttentionGradients(dx, dtarget, dw, rest[0] if rest else None)
+    return execute_as(GraphAttentionGradients, _GRADIENT, operands, params, out, stream, absent)
 
 
 def _operands(*arrays: Any) -> dict[str, Any]:

@@ -8,14 +8,13 @@ from typing import Any
 
 from ..._config import config
 from ...dtypes import DTYPES, as_dtype
+from ...shapes.arithmetic import HALF
 from ...shapes.checks import FLOATS, as_float
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import PRODUCT_KINDS, GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import TensorSpec, check_shape
 from ...typing import DTypeLike, Layout
 from .tensors import GraphTensor, GraphTensors, Operand, TensorState, dtype_in_memory, strides_of
-
-_HALF = ("float16", "bfloat16")
 
 
 class GraphBuilder(GraphTensors):
@@ -228,7 +227,7 @@ class GraphBuilder(GraphTensors):
                 dtype = (given or [first])[0]
                 for place, state in states.items():
                     computed = state.role == "virtual" and state.spec.dtype == self._intermediate
-                    if computed and dtype in _HALF:
+                    if computed and dtype in HALF:
                         found[place] = dtype
         return found
 

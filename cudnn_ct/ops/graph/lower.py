@@ -19,7 +19,13 @@ from ..attention.core import core_of
 from ..attention.graph import graph_of
 from .attention import attention_of
 from .native import native_graph
-from .rewrites import with_separate_inputs, without_clips, without_empty_reductions, without_logic
+from .rewrites import (
+    ELEMENTWISE,
+    with_separate_inputs,
+    without_clips,
+    without_empty_reductions,
+    without_logic,
+)
 
 CHANNELS = 1024  # elements of a pixel, if a whole tensor is reduced
 
@@ -35,16 +41,15 @@ def coalesced(problem: GraphProblem, *, index: bool = True) -> GraphProblem:
     With ``index``, that of rows is computed along the first of two axes.
     """
     kinds = {one.kind for one in problem.nodes}
-    if not kinds <= {"pointwise", "pointwise_backward", "reduction", "matmul", *_NORMS}:
+    if not kinds <= {*ELEMENTWISE, "reduction", "matmul", *_NORMS}:
         return problem
     if any(one.attribute("mode") == "gen_index" for one in problem.nodes):
         return _with_index_of_rows(problem) if index else problem
     rank = max(len(value.spec.shape) for value in problem.values)
     last = rank - 2 if "matmul" in kinds else rank  # the axes before this one may be merged
     if kinds & _NORMS:
-        rows = (
-            rank - 1,
-        )  # norms of rows treat all axes before alike; others tell samples and channels apart
+        # Norms of rows treat all axes before alike; others tell samples and channels apart.
+        rows = (rank - 1,)
         norms = [one for one in problem.nodes if one.kind in _NORMS]
         if not all(
             one.attribute("mode") in _OF_ROWS and one.attribute("normalized", rows) == rows for one in norms
@@ -52,7 +57,7 @@ def coalesced(problem: GraphProblem, *, index: bool = True) -> GraphProblem:
             return problem
         last = min(last, rank - 1)
     axes = [_axes(value.spec, rank) for value in problem.values]
-    if kinds <= {"pointwise", "pointwise_backward"}:
+    if kinds <= {*ELEMENTWISE}:
         largest = max(axes, key=lambda one: prod(n for n, _ in one))
         order = sorted(range(rank), key=lambda place: -largest[place][1])  # that it has in memory
         axes = [[one[place] for place in order] for one in axes]
@@ -77,7 +82,7 @@ def _with_index_of_rows(problem: GraphProblem) -> GraphProblem:
         one.attribute("axis") == 0 and len(problem.operands_of(one)["x"].spec.shape) == 3 for one in indices
     )
     axes = [_axes(value.spec, 3) for value in problem.values if len(value.spec.shape) <= 3]
-    elementwise = all(one.kind in ("pointwise", "pointwise_backward") for one in problem.nodes)
+    elementwise = all(one.kind in ELEMENTWISE for one in problem.nodes)
     if not (of_rows and elementwise and len(axes) == len(problem.values) and _mergeable(axes, 1)):
         return problem
     merged = (_with_axes(value, _merged(own, 1)) for value, own in zip(problem.values, axes, strict=True))
@@ -209,7 +214,6 @@ def _check(problem: GraphProblem) -> None:
 # are repeated. It converts rows of half precision that are not whole words wrong before it multiplies them
 # in float32: such an input is converted.
 
-_ELEMENTWISE = ("pointwise", "pointwise_backward")
 ROUNDS = 4  # copies may make further broadcasts wrong, which are looked for again
 
 Specs = dict[int, TensorSpec]  # by the place of a value
@@ -231,7 +235,8 @@ def _changed(
     problem: GraphProblem, target: Target, converts: bool, repeats: bool
 ) -> tuple[tuple[int, TensorSpec], ...]:
     """Return the values whose specs change: inputs that are copied, and what is computed from them."""
-    specs = {place: value.spec for place, value in enumerate(problem.values)}
+    old = {place: value.spec for place, value in enumerate(problem.values)}
+    specs = dict(old)
     for _ in range(ROUNDS):
         current = _with_specs(problem, specs)
         try:
@@ -250,7 +255,6 @@ def _changed(
         specs |= changed
     else:
         return ()
-    old = {place: value.spec for place, value in enumerate(problem.values)}
     changed = {place: spec for place, spec in specs.items() if spec != old[place]}
     both = [p for p, spec in changed.items() if spec.shape != old[p].shape and spec.dtype != old[p].dtype]
     return () if both else tuple(changed.items())  # one call cannot repeat and convert
@@ -284,7 +288,7 @@ def _place(tensor: Tensor) -> int:
 def _converted(problem: GraphProblem, dtypes: dict[int, str]) -> Specs:
     """Return the specs of inputs in other dtypes; empty if one cannot be converted."""
     # An input that products read themselves stays: it would not fit the other operand.
-    direct = {place for one in problem.nodes if one.kind not in _ELEMENTWISE for _, place in one.operands}
+    direct = {place for one in problem.nodes if one.kind not in ELEMENTWISE for _, place in one.operands}
     if any(
         place in direct
         or problem.values[place].role != "input"
@@ -309,7 +313,7 @@ def _grown(problem: GraphProblem, repeated: set[int]) -> Specs:
     for one in problem.nodes:
         if not any(place in found for _, place in one.operands):
             continue
-        if one.kind not in _ELEMENTWISE:
+        if one.kind not in ELEMENTWISE:
             return {}
         given = {role: found.get(place, problem.values[place].spec) for role, place in one.operands}
         shape = broadcast(**{role: spec.shape for role, spec in given.items()})
@@ -328,7 +332,7 @@ def _targets(problem: GraphProblem, place: int) -> Iterator[tuple[tuple[int, ...
     """Yield shape and strides of the results for which a value, or what is computed from it, is repeated."""
     own = problem.values[place].spec.shape
     for one in problem.nodes:
-        if one.kind not in _ELEMENTWISE or place not in dict(one.operands).values():
+        if one.kind not in ELEMENTWISE or place not in dict(one.operands).values():
             continue
         ((_, result),) = one.results
         if problem.values[result].spec.shape == own:

@@ -130,7 +130,7 @@ def without_clips(problem: GraphProblem) -> GraphProblem:
 
 # --- repeated operands -------------------------------------------------------------------------------------
 
-_ELEMENTWISE = ("pointwise", "pointwise_backward")
+ELEMENTWISE = ("pointwise", "pointwise_backward")
 
 Use = frozenset[tuple[int, str]]  # the operands of products for which a tensor is read
 
@@ -182,7 +182,7 @@ def _copied(problem: GraphProblem) -> set[int]:
         sources = all(
             problem.values[place].role in ("input", "constant") or place in found for _, place in one.operands
         )
-        if one.kind in _ELEMENTWISE and sources:
+        if one.kind in ELEMENTWISE and sources:
             found |= {place for _, place in one.results if problem.values[place].role == "virtual"}
     return found
 

@@ -13,9 +13,9 @@ from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.program import Step, chained, room_of
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
-from .._definition import Definition, defines, graph_with_epilogue
 from .._formulas import cast_by_graph
 from .._graph_source import GraphSource, ReducedSource, packed_source
+from ..graph.native import Definition, defines, graph_with_epilogue
 from .cublaslt import with_cublaslt
 from .views import packed_operands, slices_of
 

@@ -8,11 +8,10 @@ from typing import Any, Never
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...shapes import group_norm as rules
-from ...shapes.checks import result_slots
 from ...shapes.group_norm import GroupNorm, GroupNormGradient
 from ...shapes.norm import WITHOUT_DZ, BatchNormGradients, BatchNormResult
 from ...typing import ArrayLike, OutLike, StreamLike
-from .._call import execute
+from .._call import execute_as
 from .._compose import Parts, of_calls
 from .._documented import documented
 from .._operands import present
@@ -71,10 +70,8 @@ def group_norm(
     """
     if more or unknown or x is UNSET or scale is UNSET or bias is UNSET:
         return corrected(group_norm, locals())
-    given, outs = (x, scale, bias), result_slots(out, BatchNormResult._fields)
-    return BatchNormResult(
-        *execute(_FORWARD, ("x", "scale", "bias"), given, (groups, epsilon), outs=outs, stream=stream)
-    )
+    given = {"x": x, "scale": scale, "bias": bias}
+    return execute_as(BatchNormResult, _FORWARD, given, (groups, epsilon), out, stream)
 
 
 @documented(group_norm)
@@ -122,10 +119,8 @@ def group_norm_backward(
     if more or unknown or dy is UNSET or x is UNSET or scale is UNSET:
         return corrected(group_norm_backward, locals())
     operands = {"x": x, "dy": dy, "scale": scale} | present(mean=mean, invstd=invstd)
-    outs = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ)
-    names, given = tuple(operands), tuple(operands.values())
-    dx, dscale, dbias = execute(_BACKWARD, names, given, (groups, epsilon), outs=outs, stream=stream)
-    return BatchNormGradients(dx, dscale, dbias, None)
+    params = (groups, epsilon)
+    return execute_as(BatchNormGradients, _BACKWARD, operands, params, out, stream, WITHOUT_DZ)
 
 
 # --- definitions -------------------------------------------------------------------------------------------

@@ -20,12 +20,11 @@ from ...shapes.checks import result_slots
 from ...shapes.norm import BatchNormGradients, BatchNormResult
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, OutLike, StreamLike
-from .._call import execute
+from .._call import execute, execute_as
 from .._documented import documented
-from .._fallback import Implementation
+from .._implementations import Implementation, Split, along
 from .._operands import present, results_of_calls, stream_of
 from .._operation import Operation
-from .._pieces import Split, along
 from ..reduce.reduce import reduce
 from .plans import GRADIENT, TRAINING
 
@@ -80,9 +79,8 @@ def instance_norm(
     """
     if more or unknown or x is UNSET or scale is UNSET or bias is UNSET:
         return corrected(instance_norm, locals())
-    given, outs = (x, scale, bias), result_slots(out, BatchNormResult._fields)
-    results = execute(_FORWARD, ("x", "scale", "bias"), given, (epsilon,), alpha, beta, outs, stream)
-    return BatchNormResult(*results)
+    given = {"x": x, "scale": scale, "bias": bias}
+    return execute_as(BatchNormResult, _FORWARD, given, (epsilon,), out, stream, alpha=alpha, beta=beta)
 
 
 @documented(instance_norm)

@@ -46,11 +46,6 @@ def layer_norm(
     bias : device array, shape and dtype of scale, optional
     training : bool
         Whether the statistics are returned, which the backward pass needs.
-    algo : str or Candidate, optional
-        How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
-        candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
-        call, ``"online"`` one of them after each later call.
-        ``"engine 3"`` or ``"engine 3 knobs 24=0,30=3"`` is an engine.
 
     Returns
     -------

@@ -18,11 +18,11 @@ from ...shapes.checks import as_bool, result_slots
 from ...shapes.norm import BatchNormGradients, BatchNormResult
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, NormMode, OutLike, StreamLike
-from .._call import ONE, ZERO, execute, parse_scaling
+from .._call import ONE, ZERO, execute, execute_as, parse_scaling
 from .._documented import documented
-from .._operands import results_of_calls, stream_of
+from .._implementations import along
+from .._operands import present, results_of_calls, stream_of
 from .._operation import Operation
-from .._pieces import along
 from .plans import GRADIENT, INFERENCE, TRAINING
 
 _RESULTS = ("out", "mean of out", "invstd of out", "running_mean", "running_var")
@@ -227,19 +227,12 @@ def batch_norm_backward(
     """
     if more or unknown or dy is UNSET or x is UNSET or scale is UNSET:
         return corrected(batch_norm_backward, locals())
-    names, given = ["x", "dy", "scale"], [x, dy, scale]
-    for name, array in (("mean", mean), ("invstd", invstd), ("y", None if activation is None else y)):
-        if array is not None:
-            names.append(name)
-            given.append(array)
-    arguments = (mode, epsilon, activation)
-    outs = result_slots(
-        out, BatchNormGradients._fields, absent=rules.WITHOUT_DZ if activation is None else ""
-    )
-    dx, dscale, dbias, *dz = execute(
-        _GRADIENT, tuple(names), tuple(given), arguments, alpha, beta, outs, stream
-    )
-    return BatchNormGradients(dx, dscale, dbias, dz[0] if dz else None)
+    given = {"x": x, "dy": dy, "scale": scale} | present(mean=mean, invstd=invstd)
+    params, absent = (mode, epsilon, activation), rules.WITHOUT_DZ
+    if activation is not None:
+        given, absent = given | present(y=y), ""
+    kind: type[BatchNormGradients[DeviceArray]] = BatchNormGradients
+    return execute_as(kind, _GRADIENT, given, params, out, stream, absent, alpha=alpha, beta=beta)
 
 
 @documented(batch_norm_inference)

@@ -24,8 +24,8 @@ from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient, row_no
 from ...shapes.specs import Shape, TensorSpec, results_of
 from .._formulas import elementwise_graph, first_plan
 from .._graph_source import GraphSource, packed_source, select_engine, without_factors
+from .._implementations import Split, along
 from .._operation import Operation, Select
-from .._pieces import Split, along
 
 _DATA = ("x", "y", "dy", "dx")
 _STATISTICS = ("mean", "invstd")

@@ -1,4 +1,4 @@
-"""Reductions over any axes, and sums and means of contiguous arrays by calls with another purpose."""
+"""Reductions over any axes; those of contiguous arrays by calls with another purpose, or by formulas."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Literal, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
+from ...certify.certificates import why_varying
+from ...context import Context
 from ...descriptors import PoolingDescriptor
+from ...errors import NotSupportedError
 from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
 from ...plans.program import CallPlan, Program, Step, chained
 from ...plans.wrappers import on_float32
-from ...shapes.checks import result_slots
-from ...shapes.specs import INT_MAX, PoolingSpec, TensorSpec
+from ...shapes.specs import INT_MAX, PoolingSpec, TensorSpec, equivalent_strides
 from ...shapes.tensor import IndexedReduction, ReduceProblem, indexed_reduce_problem, reduce_problem
 from ...typing import ArrayLike, Layout, OutLike, ReduceOp, StreamLike
-from .._call import execute
+from .._call import execute, execute_as
 from .._documented import documented
-from .._fallback import Implementation, by_engines, of_problem
+from .._formulas import DTYPES_OF_ENGINES, Formulas, Matrix, Term, in_slices, matrix_of, pointwise, total
+from .._implementations import IGNORES_NAN, Implementation, Split, by_engines, of_problem
 from .._operation import Operation
-from .._pieces import Split
-from .graph import reduction as graph_reduction
-from .graph import reduction_by_formulas
-from .legacy import reduction as legacy_reduction
+from .plans import graph_reduction, legacy_reduction
 
 # Thresholds from measurements on GPUs.
 MANY = 2**14  # rows; above this, pooling is faster for rows of up to SHORT elements
@@ -146,6 +146,87 @@ def _matrices(problem: ReduceProblem) -> tuple[tuple[bool, ...], list[int]]:
     if not (is_contiguous(axes, 0) and is_contiguous(axes, 1)):
         return (), []
     return tuple(axis.lengths[1] > 1 for axis in axes), [axis.lengths[0] for axis in axes]
+
+
+# --- reductions by graphs alone, for a cuDNN that has no legacy calls --------------------------------------
+
+MAX_POSITIONS = 2**24  # float32 has all whole numbers below
+_SUMS = ("add", "avg", "norm1", "norm2")  # engines have no products
+_EXTREMES = ("max", "min", "amax")
+
+# The reductions of the inner axes and of the outer ones, if they differ from that of all.
+_PASSES: dict[str, tuple[ReduceOp, ReduceOp]] = {"norm1": ("norm1", "add"), "amax": ("amax", "max")}
+
+
+def reduction_by_formulas(problem: ReduceProblem, context: Context) -> Plan | None:
+    """Return a plan for contiguous arrays whose reduced axes are rows or columns of matrices, or both."""
+    x, y, indices = problem.x, problem.kept, problem.indices
+    most = MAX_POSITIONS if indices else INT_MAX
+    if not 1 <= problem.terms <= most or problem.op not in (*_SUMS, *_EXTREMES):
+        return None
+    if problem.op in _EXTREMES and not problem.propagate_nan:
+        # If all elements are NaN, engines return the value that their search begins with.
+        raise NotSupportedError(IGNORES_NAN)
+    of_run = [(x.dtype, False), (y.dtype, True)]
+    if indices:
+        steps = [x.strides[axis] for axis in problem.axes if x.shape[axis] > 1]
+        if steps != sorted(steps, reverse=True):
+            return None  # positions along the reduced axes are not those in memory
+        if not equivalent_strides(problem.y.shape, indices.strides, problem.y.strides):
+            return None
+        of_run.append(("int32", True))
+    matrix = matrix_of([x], [y])
+    if matrix is None:
+        return None if indices else _in_two_passes(problem, context)
+    one = Formulas(matrix, len(of_run), context)
+    given = one.tensor(0, x.dtype)
+    one.store(_reduced(given, problem.op, problem.terms), 1, y.dtype)
+    if indices:
+        one.store(_position(given, problem.op, matrix), 2, "int32")
+    plan = in_slices(matrix, one.program(), of_run)
+    varying = why_varying(problem, "graphs", plan, context) if problem.deterministic else ""
+    if varying:
+        raise NotSupportedError(varying)
+    return plan
+
+
+def _reduced(x: Term, op: ReduceOp, terms: int) -> Term:
+    if op in _EXTREMES:
+        # They skip NaN. The sum of magnitudes is NaN only if an element is, and its tanh is finite.
+        return total(x, op) + pointwise("tanh_fwd", total(pointwise("abs", x))) * 0.0
+    if op == "norm2":
+        return pointwise("sqrt", total(x * x))
+    sums = total(pointwise("abs", x) if op == "norm1" else x)
+    return sums * (1 / terms) if op == "avg" else sums
+
+
+def _position(x: Term, op: ReduceOp, matrix: Matrix) -> Term:
+    """Return the first position of an extreme, or of a NaN if there are any."""
+    row, column = (pointwise("gen_index", x, axis=axis) for axis in (0, 1))
+    place = {"rows": column, "columns": row}.get(matrix.kept, row * float(matrix.columns) + column)
+    unequal = pointwise("cmp_neq", x, x)
+    only_numbers = pointwise("cmp_eq", total(unequal), 0.0)
+    found = pointwise("cmp_eq", x, total(x, op)) * only_numbers + unequal
+    first = total(place - found * float(MAX_POSITIONS), "min")
+    return pointwise("identity", first + float(MAX_POSITIONS))
+
+
+def _in_two_passes(problem: ReduceProblem, context: Context) -> Plan | None:
+    """Return a plan for axes that are reduced on both sides of those that are kept: the inner ones first."""
+    axes = coalesce([problem.x, problem.kept])
+    kept = [axis.lengths[1] > 1 for axis in axes]
+    if kept != [False, True, False] or problem.x.dtype not in DTYPES_OF_ENGINES:
+        return None
+    lengths, strides = zip(*((axis.lengths[0], axis.strides[0]) for axis in axes), strict=True)
+    parts = TensorSpec.packed((*lengths[:2], 1))
+    sums = TensorSpec((1, lengths[1], 1), (lengths[1], axes[1].strides[1], 1), problem.y.dtype)
+    first, again = _PASSES.get(problem.op, (problem.op, problem.op))
+    whole = TensorSpec(lengths, strides, problem.x.dtype)
+    inner = reduction_by_formulas(problem._replace(x=whole, y=parts, axes=(2,), op=first), context)
+    outer = reduction_by_formulas(problem._replace(x=parts, y=sums, axes=(0,), op=again), context)
+    if inner is None or outer is None:
+        return None
+    return chained([parts], [Step(inner, (0, 2)), Step(outer, (2, 1))])
 
 
 # --- the operation -----------------------------------------------------------------------------------------
@@ -286,5 +367,5 @@ def reduce_with_indices(
     """
     if more or unknown or x is UNSET or op is UNSET:
         return corrected(reduce_with_indices, locals())
-    params, outs = (op, axis, keepdims, propagate_nan), result_slots(out, IndexedReduction._fields)
-    return IndexedReduction(*execute(_INDEXED, ("x",), (x,), params, alpha, beta, outs, stream))
+    params = (op, axis, keepdims, propagate_nan)
+    return execute_as(IndexedReduction, _INDEXED, {"x": x}, params, out, stream, alpha=alpha, beta=beta)

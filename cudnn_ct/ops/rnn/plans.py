@@ -18,7 +18,8 @@ from ...plans.wrappers import on_copies, zero_or_scale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_weight_size
 from ...shapes.sequences import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
-from .._sequences import DeviceNumbers, plan_for_sequences
+from .._implementations import plan_for_sequences
+from .._state import DeviceNumbers
 
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes

@@ -12,9 +12,9 @@ from ...shapes.checks import result_slots
 from ...shapes.spatial import GridSampleGradients, SpatialTransformerGradients
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, OutLike, Shape, StreamLike
-from .._call import execute
+from .._call import execute, execute_as
 from .._documented import documented
-from .._fallback import of_problem, with_bfloat16
+from .._implementations import of_problem, with_bfloat16
 from .._operands import results_of_calls, stream_of
 from .._operation import Operation
 from .legacy import gradient_without_channels, grid_plan, sample_plan
@@ -176,9 +176,8 @@ def grid_sample_backward(
     """
     if more or unknown or dy is UNSET or x is UNSET or grid is UNSET:
         return corrected(grid_sample_backward, locals())
-    names, operands, outs = ("x", "grid", "dy"), (x, grid, dy), result_slots(out, GridSampleGradients._fields)
-    results = execute(_SAMPLE_GRADIENTS, names, operands, (), alpha, beta, outs, stream)
-    return GridSampleGradients(*results)
+    given, kind = {"x": x, "grid": grid, "dy": dy}, GridSampleGradients
+    return execute_as(kind, _SAMPLE_GRADIENTS, given, (), out, stream, alpha=alpha, beta=beta)
 
 
 @documented(grid_sample)
