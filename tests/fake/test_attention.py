@@ -53,6 +53,14 @@ def test_attention_backward_equals_reference(place: Place, name: str) -> None:
     check_backward(CASES[name], ct.asarray, deterministic=True)
 
 
+def test_attention_ignores_a_setting_that_names_an_algorithm_of_convolutions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ct.config, "algo", "winograd")
+    q = ct.zeros((1, 1, 2, 8), "float16")
+    assert ct.attention(q, q, q).y.shape == q.shape
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_random_attention_equals_reference(place: Place, seed: int) -> None:
     given = random_case(seed)

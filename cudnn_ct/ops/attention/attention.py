@@ -11,7 +11,7 @@ from ..._config import config
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
-from ...plans.base import SelectedPlan, request
+from ...plans.base import SelectedPlan
 from ...shapes import attention_rules as rules
 from ...shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
 from ...shapes.checks import as_bool, result_slots
@@ -19,7 +19,7 @@ from ...shapes.specs import Outs, Specs
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
-from .._graph_source import check_engine_name
+from .._graph_source import AlgoArguments
 from .._implementations import Implementation, by_engines
 from .._operands import stream_of
 from .._operation import Operation, Select
@@ -240,26 +240,20 @@ def attention_backward(
 # --- operations --------------------------------------------------------------------------------------------
 
 
-def _wanted_deterministic(given: Any) -> bool:
-    return as_bool(config.deterministic if given is None else given, "deterministic")
-
-
 def _forward(specs: Specs, outs: Outs, *params: Any, aligned: bool, **_: Any) -> AttentionProblem:
     return rules.attention_problem(specs, tuple(outs), *params[:6], aligned=aligned)
 
 
 def _backward(specs: Specs, outs: Outs, *params: Any, aligned: bool, **_: Any) -> AttentionProblem:
-    same = _wanted_deterministic(params[7])
+    same = as_bool(config.deterministic if params[7] is None else params[7], "deterministic")
     return rules.attention_gradient_problem(
         specs, tuple(outs), *params[:6], aligned=aligned, deterministic=same
     )
 
 
 def _select(problem: AttentionProblem, params: tuple[Any, ...]) -> Select:
-    algo, deterministic, limit, strict = params[6:]
-    algo, limit = config.algo if algo is None else algo, config.workspace_limit if limit is None else limit
-    same = _wanted_deterministic(deterministic)
-    wanted = request(algo, same, limit, strict, problem, check_engine_name)
+    *arguments, strict = params[6:]
+    wanted = AlgoArguments(*arguments).request(problem, strict)
     core = core_of(problem, 0)
     if core.empty:
         return lambda _: SelectedPlan(fills_of(core))
