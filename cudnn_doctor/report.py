@@ -115,7 +115,8 @@ def _defects(found: LibrarySet, rows: list[dict[str, Any]], verbose: bool) -> It
     if not rows:
         return
     numbers = Counter(row["operations"][0] for row in rows)
-    counts = ", ".join(f"{name} {number}" for name, number in numbers.items())
+    names = {"all": "any operation"}
+    counts = ", ".join(f"{names.get(name, name)} {number}" for name, number in numbers.items())
     rest = "" if verbose else "; --verbose lists them"
     yield ""
     yield f"known defects of cuDNN {write(found.version)} in single operations: {counts}{rest}"

@@ -98,7 +98,7 @@ def compile_rows(
 ) -> None:
     """Compile the engines among candidates at the same time, before they are timed.
 
-    Those with large workspaces are compiled when their time comes: other times may prune them.
+    Engines with large workspaces are compiled when their time comes: other times may prune them.
     """
     compiled = [row for row in rows if row.compiled and not row.dynamic and row.workspace <= LARGE_WORKSPACE]
     compile_ahead([partial(make, problem, row) for row in compiled], context)

@@ -25,7 +25,7 @@ class Backlog:
 
     ``moves`` is whether that graph is preferred: many graphs were launched, and the device takes so long for
     a call that a few microseconds more of the host do not matter. ``alone`` is whether calls are made without
-    graphs: in addition, the device has not yet ended the batch before the last, so that the host has time.
+    graphs: the device has, in addition, not ended the batch before the last one, and the host keeps ahead.
     """
 
     __slots__ = ("_ended", "_idle", "_pending", "_times", "alone", "graphs", "left", "moves")
@@ -53,7 +53,7 @@ class Backlog:
             while self._pending and events.is_done(self._pending[0][0]):
                 self._end(*self._pending.popleft())
             self.moves = many and min(self._times) > least
-            self.alone = self.moves and bool(self._pending)
+            self.alone = bool(self.moves and self._pending and min(self._times) > ALONE)
             self.left = FEW if self.alone else BATCH
             event = self._idle.pop() if self._idle else events.Event(events.TIMED)
             cuda.call("recording an event", "cuEventRecord", event.handle, stream.handle)
