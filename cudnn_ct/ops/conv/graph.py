@@ -27,6 +27,8 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import ALIGNMENT, LAYOUTS, TensorSpec, equivalent_strides, nearest_layout, packed_strides
 from ...typing import Layout
 
+__all__ = ["by_name", "candidates", "graph_of", "plan", "preferred"]
+
 Packing = tuple[tuple[str, Layout], ...]
 """Copied operands by name, each with the layout of its copy, as a `Candidate` has them."""
 
