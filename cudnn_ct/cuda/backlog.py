@@ -12,6 +12,7 @@ from . import stream as streams
 
 BATCH, FEW = 64, 16  # calls between two looks at the device; while no graphs are launched
 MANY = 16  # graphs in a batch, from which launches take notably longer
+LATELY = 4  # looks for which a device that was behind counts as slow
 MOST = 64  # looks that are kept: a stream that waits for long does not hold up what others show
 ALONE = 25.0  # microseconds, about, that the host needs for a call without a graph
 MOVED = 12.0  # for one by a graph that is given other pointers, and some more
@@ -23,12 +24,12 @@ class Backlog:
     A device waits if many graphs are launched in turn: an H200 4 microseconds for each launch of 16 graphs,
     up to 30 for each of a hundred, but not for launches of one graph that is given other pointers.
 
-    ``moves`` is whether that graph is preferred: many graphs were launched, and the device takes so long for
-    a call that a few microseconds more of the host do not matter. ``alone`` is whether calls are made without
-    graphs: the device has, in addition, not ended the batch before the last one, and the host keeps ahead.
+    ``moves`` is whether that graph is preferred: many graphs were launched, the device was lately behind, and
+    takes so long for a call that a few microseconds more of the host do not matter. ``alone`` is whether
+    calls are made without graphs: the device is a batch behind now, and slower than the host without graphs.
     """
 
-    __slots__ = ("_ended", "_idle", "_pending", "_times", "alone", "graphs", "left", "moves")
+    __slots__ = ("_behind", "_ended", "_idle", "_pending", "_times", "alone", "graphs", "left", "moves")
 
     def __init__(self) -> None:
         self.moves = self.alone = False
@@ -36,6 +37,7 @@ class Backlog:
         self.graphs: set[int] = set()  # that were launched since
         self._pending: deque[tuple[events.Event, int]] = deque(maxlen=MOST)  # with the calls before each
         self._ended: events.Event | None = None  # the last one
+        self._behind = 0  # looks for which the device counts as slow
         self._idle: list[events.Event] = []
         # Microseconds of the device for a call, in the last two batches: if it was idle, one of them is long.
         self._times = (0.0, 0.0)
@@ -52,7 +54,8 @@ class Backlog:
                 return
             while self._pending and events.is_done(self._pending[0][0]):
                 self._end(*self._pending.popleft())
-            self.moves = many and min(self._times) > least
+            self._behind = LATELY if self._pending else max(0, self._behind - 1)
+            self.moves = many and self._behind > 0 and min(self._times) > least
             self.alone = bool(self.moves and self._pending and min(self._times) > ALONE)
             self.left = FEW if self.alone else BATCH
             event = self._idle.pop() if self._idle else events.Event(events.TIMED)

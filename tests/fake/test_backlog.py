@@ -27,7 +27,7 @@ SLOW, FAST = 0.1, 0.001  # milliseconds of a call on the device
 
 @pytest.fixture(autouse=True)
 def _soon(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name, value in {"BATCH": 4, "FEW": 2, "MANY": 2}.items():
+    for name, value in {"BATCH": 4, "FEW": 2, "MANY": 2, "LATELY": 1000}.items():
         monkeypatch.setattr(backlog, name, value)
     with testing.replay_after(1):
         yield
@@ -48,6 +48,13 @@ class Calls:
         for _ in range(rounds):
             ways = {self.run(*arrays, seed, milliseconds) for seed, arrays in enumerate(self.arrays)}
         return ways
+
+    def fall_behind(self) -> None:
+        """Run all calls on a slow device, and on one that does not end them."""
+        self(SLOW)
+        self.host.failing["cuEventQuery"] = CUresult.CUDA_ERROR_NOT_READY
+        self(SLOW)
+        self.host.failing.clear()
 
     def run(self, x: ct.DeviceArray, y: ct.DeviceArray, seed: int, milliseconds: float) -> str:
         ct.fill(y, 7)
@@ -73,7 +80,16 @@ def test_graphs_of_fast_calls_are_those_for_their_pointers(calls: Calls) -> None
     assert calls(FAST) == {"own"}
 
 
+def test_device_that_waits_for_the_host_is_not_slow(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert calls(SLOW) == {"own"}
+    monkeypatch.setattr(backlog, "LATELY", 4)
+    calls.fall_behind()
+    assert calls(SLOW, rounds=1) == {"moved"}
+    assert calls(SLOW) == {"own"}
+
+
 def test_slow_device_is_given_one_graph_with_other_pointers(calls: Calls) -> None:
+    calls.fall_behind()
     assert calls(SLOW) == {"moved"}
     assert calls(FAST) == {"own"}
 
@@ -94,6 +110,8 @@ def test_few_graphs_are_launched_on_a_slow_device_too(host: Host) -> None:
 
 
 def test_idle_time_is_not_that_of_calls(calls: Calls) -> None:
+    calls.fall_behind()
+    calls(FAST)
     for _ in range(3):
         calls(FAST, rounds=1)
         calls.host.clock += 100.0
@@ -102,7 +120,7 @@ def test_idle_time_is_not_that_of_calls(calls: Calls) -> None:
 
 @pytest.mark.parametrize("name", ["cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventElapsedTime"])
 def test_events_that_fail_do_not_stop_calls(calls: Calls, host: Host, name: str) -> None:
-    calls(SLOW)
+    calls.fall_behind()
     host.failing[name] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
     assert calls(SLOW) <= {"own", "moved"}
     host.failing.clear()
@@ -160,7 +178,7 @@ def test_call_that_looks_for_a_graph_twice_is_counted_once(host: Host, fake: Fak
 
 def test_interrupted_look_leaves_no_event_in_two_places(calls: Calls) -> None:
     made = context.current(default_stream(0)).replays.backlog
-    calls(SLOW)
+    calls.fall_behind()
     for after in range(1, 6):
         left = [after]
 
@@ -216,6 +234,7 @@ def test_stream_that_waits_for_long_does_not_keep_others_from_graphs(
 
 
 def test_calls_that_are_slow_only_as_the_device_waits_for_graphs_keep_one_graph(calls: Calls) -> None:
+    calls.fall_behind()
     ways = []
     for _ in range(40):
         for seed, arrays in enumerate(calls.arrays):
