@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..context import Context
+from ..shapes.arithmetic import HALF
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from . import elementwise
 from .base import Plan, tensors_of
@@ -154,6 +155,19 @@ def zero_results(specs: Sequence[TensorSpec]) -> Program:
 
 # Returns a plan for a problem, or None if the implementation does not apply to it.
 PlanMaker = Callable[[Any, Context], Plan | None]
+
+
+def with_wide(names: Sequence[str], maker: PlanMaker) -> PlanMaker:
+    """Return an implementation that runs another one on float32 copies of operands in half precision."""
+
+    def wide(problem: Any, context: Context) -> Plan | None:
+        tensors = tensors_of(problem)
+        copies = {name: widened(tensors[name]) for name in names if tensors[name].dtype in HALF}
+        core = problem._replace(**copies)
+        inner = maker(core, context) if copies else None
+        return None if inner is None else on_operands_of(inner, problem, core)
+
+    return wide
 
 
 def on_float32(maker: PlanMaker, *dtypes: str) -> PlanMaker:

@@ -130,6 +130,19 @@ def test_batch_norm_inference_takes_a_large_batch_as_pixels_of_one_image(
     assert steps(fake) == ["ForwardInference spatial"]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(2, 4), (2, 4, 3), (2, 4, 3, 2), (2, 4, 1, 3, 2), (2, 4, 1, 1, 1, 2)])
+def test_parameters_of_half_precision_are_converted_where_no_engine_takes_them(
+    fake: FakeCudnn, shape: tuple[int, ...], dtype: str
+) -> None:
+    numbers = np.random.default_rng(0)
+    x, out = (ct.asarray(numbers.integers(-3, 4, shape), dtype) for _ in range(2))
+    arrays = [ct.asarray(numbers.integers(1, 4, (1, 4) + (1,) * (len(shape) - 2)), dtype) for _ in range(4)]
+    expected = ct.reference.batch_norm_inference(*numpy(x, *arrays), alpha=0.5, beta=2, out=out.numpy())
+    compare(ct.batch_norm_inference(x, *arrays, alpha=0.5, beta=2, out=out), expected)
+    assert steps(fake) == ["ForwardInference spatial"]
+
+
 @pytest.mark.parametrize(
     ("status", "wait", "expected"),
     [(0, False, False), (OVERFLOW, False, True), (IN_PROGRESS, False, None), (IN_PROGRESS, True, False)],

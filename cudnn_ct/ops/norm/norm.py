@@ -151,12 +151,13 @@ def batch_norm_inference(
     Raises
     ------
     NotSupportedError
-        The parameters are in half precision, and alpha is not 1 or beta is not 0, or
-        ``ct.config.allow_runtime_compilation`` is off.
+        The parameters are in half precision, the installed cuDNN has engines alone, and alpha is not 1 or
+        beta is not 0, or ``ct.config.allow_runtime_compilation`` is off.
 
     Notes
     -----
-    ``cudnnBatchNormalizationForwardInference``; with parameters in half precision, graphs of pointwise nodes.
+    ``cudnnBatchNormalizationForwardInference``. With parameters in half precision, a graph of pointwise nodes
+    if it takes the operands as they are; else that call on float32 copies of the parameters.
 
     Examples
     --------

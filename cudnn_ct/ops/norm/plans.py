@@ -26,6 +26,7 @@ from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan
 from ...plans.program import ArgumentTemplate, FunctionPlan, Step, chained, scalar_type
 from ...plans.program import PointerSlot as Slot
+from ...plans.wrappers import with_wide
 from ...shapes import norm as rules
 from ...shapes.arithmetic import HALF
 from ...shapes.norm import NormGradient, NormInference, NormTraining
@@ -380,17 +381,20 @@ GRADIENT = (
     by_engines(gradient_by_formulas),
 )
 
+_INFERENCE_CALLS = _aligned(
+    inference_plan,
+    _INFERENCE_LIMITS,
+    (nd_layout, _SPATIAL),
+    (nd_layout, _PER_ACTIVATION),
+    (nd_layout, _PERSISTENT),
+    (pixels_layout, _SPATIAL),
+)
+
 INFERENCE = (
-    *_aligned(
-        inference_plan,
-        _INFERENCE_LIMITS,
-        (nd_layout, _SPATIAL),
-        (nd_layout, _PER_ACTIVATION),
-        (nd_layout, _PERSISTENT),
-        (pixels_layout, _SPATIAL),
-    ),
+    *_INFERENCE_CALLS,
     by_engines(inference_by_formulas),
     by_engines(
         lambda problem, ctx: inference_by_formulas(problem, ctx) if problem.scale.dtype in HALF else None, ""
     ),
+    *[one._replace(make=with_wide(("scale", "bias", "mean", "var"), one.make)) for one in _INFERENCE_CALLS],
 )
