@@ -29,12 +29,18 @@ class Backlog:
     calls are made without graphs: the device is a batch behind now, and slower than the host without graphs.
     """
 
-    __slots__ = ("_behind", "_ended", "_idle", "_pending", "_times", "alone", "graphs", "left", "moves")
+    __slots__ = (
+        *("_behind", "_ended", "_idle", "_pending", "_times"),
+        *("alone", "batch", "graphs", "left", "moves", "until"),
+    )
 
     def __init__(self) -> None:
         self.moves = self.alone = False
-        self.left = BATCH  # calls until the device is asked again
-        self.graphs: set[int] = set()  # that were launched since
+        # Calls, counted down, until the device is asked again: from `BATCH` to 0, or if a call has to look at
+        # the above, from 0.
+        self.left, self.until = BATCH, 0
+        self.batch: object = object()  # a mark on graphs that were launched since
+        self.graphs = 0  # their number
         self._pending: deque[tuple[events.Event, int]] = deque(maxlen=MOST)  # with the calls before each
         self._ended: events.Event | None = None  # the last one
         self._behind = 0  # looks for which the device counts as slow
@@ -44,20 +50,23 @@ class Backlog:
 
     def ask(self, stream: streams.Stream) -> None:
         """Look at the device after a batch of calls, before the next one on a stream of this device."""
-        many, calls = self.moves or len(self.graphs) > MANY, FEW if self.alone else BATCH
+        many, calls = self.moves or self.graphs > MANY, FEW if self.alone else BATCH
         least = MOVED if self.moves else ALONE  # the time for graphs of their own has the waits for them
         self.moves = self.alone = False
-        self.left = BATCH
-        self.graphs.clear()
+        self.left, self.until = BATCH, 0
+        self.batch, self.graphs = object(), 0
+        if not many:  # no device waits
+            return
         with suppress(CudnnError), streams.relaxed():  # errors of earlier work, or memory for an event
             if not streams.can_enqueue(stream):
                 return
             while self._pending and events.is_done(self._pending[0][0]):
                 self._end(*self._pending.popleft())
             self._behind = LATELY if self._pending else max(0, self._behind - 1)
-            self.moves = many and self._behind > 0 and min(self._times) > least
+            self.moves = self._behind > 0 and min(self._times) > least
             self.alone = bool(self.moves and self._pending and min(self._times) > ALONE)
-            self.left = FEW if self.alone else BATCH
+            if self.moves:
+                self.left, self.until = 0, -FEW if self.alone else -BATCH
             event = self._idle.pop() if self._idle else events.Event(events.TIMED)
             cuda.call("recording an event", "cuEventRecord", event.handle, stream.handle)
             self._pending.append((event, calls))

@@ -115,7 +115,7 @@ class Replay:
         self.launch = launch
         self.plan = plan
         self.uses = uses
-        self.recent = True
+        self.recent: object = True  # a batch of its thread's backlog
         self._graph, self.nodes, self.pool, self._key = graph, graph.nodes, pool, key
         self._table = weakref.ref(table)  # no cycle: the graph is destroyed with its table
         pool.shared[id(self)] = weakref.ref(self)
@@ -191,7 +191,7 @@ def has_room(device: int, nodes: int) -> bool:
             break
         replay = reference()
         if replay is not None and replay.recent:
-            replay.recent = False
+            replay.recent = None
             shared[number] = reference
         elif replay is not None:
             room += replay.nodes

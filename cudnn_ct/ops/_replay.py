@@ -53,18 +53,21 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) ->
     running, backlog = ctx.running, ctx.replays.backlog
     ctx.running = True  # a finalizer must not free the workspace of the graph
     try:
+        preferred = moved = False
         if backlog.left <= 0:
-            backlog.ask(Stream(key[0], ctx.device))  # a finalizer may have made the context work on another
-        if backlog.alone:
-            return False
-        replay, moved = call.replays.get(key), False
-        if replay is None or backlog.moves:
+            if backlog.left <= backlog.until:
+                # Not on the stream of the context: a finalizer may have made it work on another.
+                backlog.ask(Stream(key[0], ctx.device))
+            if backlog.alone:
+                return False
+            preferred = backlog.moves
+        if (replay := call.replays.get(key)) is None or preferred:
             end = 1 + len(call.spans)
             if len(key) == end:  # as of most calls: a slice takes as long as all else here
                 other, pointers = call.replays.get((None, key[0])), key[1:]
             else:
                 other, pointers = call.replays.get((None, key[0], *key[end:])), key[1:end]
-            moved = other is not None and _moved(call, other, key, pointers, fresh, backlog.moves)
+            moved = other is not None and _moved(call, other, key, pointers, fresh, preferred)
             replay = other if moved else call.replays.get(key)
             if replay is None:
                 return False
@@ -74,9 +77,10 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) ->
                 return False
             if replay.launch():
                 return False
-        replay.recent = True
+        if replay.recent is not backlog.batch:
+            replay.recent = backlog.batch
+            backlog.graphs += 1
         backlog.left -= 1
-        backlog.graphs.add(id(replay))
         return True
     finally:
         ctx.running = running

@@ -345,6 +345,7 @@ class Run:
             with ct.use(device=self.device):
                 backlog = context.current(default_stream(self.device)).replays.backlog
             backlog.moves, backlog.alone = number < 0.75, number < 0.25
+            backlog.left, backlog.until = 0, -9
         elif name == "refuse":
             self.fake.unrunnable = {"GEMM"} if number < 0.5 else set()
 
