@@ -31,8 +31,8 @@ from harness.shards import positive
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import driver as cuda
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import graph as graphs
-from cudnn_ct.cuda import lifetime as events
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph.candidates import engine_candidates, engine_plan

@@ -15,7 +15,7 @@ from ._caches import BoundedDict, CallCache
 from ._config import config
 from ._handle import NativeHandle, in_forked_child
 from .cuda import allocator
-from .cuda import lifetime as events
+from .cuda import event as events
 from .cuda import memory as memories
 from .cuda import recording as recordings
 from .cuda import stream as streams

@@ -33,7 +33,7 @@ from cudnn_ct.cli.output import (
     show,
     usage,
 )
-from cudnn_ct.cuda import lifetime as events
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.plans.base import Candidate

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cuda import allocator, memory
-from ..cuda import lifetime as events
+from ..cuda import event as events
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..dtypes import GRAPH_DTYPES

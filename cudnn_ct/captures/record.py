@@ -12,8 +12,8 @@ from .. import context
 from ..array import DeviceArray
 from ..array_creation import asarray
 from ..cuda import allocator, foreign
+from ..cuda import event as events
 from ..cuda import graph as graphs
-from ..cuda import lifetime as events
 from ..cuda import memory as memories
 from ..cuda import recording as recordings
 from ..cuda import stream as streams

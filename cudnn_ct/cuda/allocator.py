@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import AllocationError
+from . import event as events
 from . import lifetime, recording
 from . import memory as memories
 from . import stream as streams
@@ -145,7 +146,7 @@ class Workspace:
         self._replays: WeakSet[Replay] = WeakSet()
         home = stream if stream.lasts else streams.own_stream(stream.device)
         memory = allocate(nbytes, home, what)
-        lifetime.wait_stream(home, stream)
+        events.wait_stream(home, stream)
         self.handle = int(memory.handle)
         self.size = int(memory.size)
         self.exported = ExportedMemory(memory, home, stream)

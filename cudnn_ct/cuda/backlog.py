@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ..errors import CudnnError
 from . import driver as cuda
-from . import lifetime as events
+from . import event as events
 from . import stream as streams
 
 BATCH, FEW = 64, 16  # calls between two looks at the device; while no graphs are launched

@@ -12,7 +12,7 @@ from .._config import config
 from .._handle import NativeHandle
 from .._lib import Library, prototypes
 from ..errors import ExecutionFailedError
-from . import lifetime as events
+from . import event as events
 from . import stream as streams
 from .launch_log import add_launch_history, record
 

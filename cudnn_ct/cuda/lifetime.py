@@ -1,4 +1,4 @@
-"""Events, and the lifetime of memory that pending work uses: until its last use on every stream.
+"""Lifetime of memory that pending work uses: it is freed after its last use on every stream.
 
 Memory that is dropped during a capture, which forbids most driver calls, is queued and freed by later calls.
 """
@@ -13,99 +13,12 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-from .._handle import in_forked_child, outlive_cycles
+from .._handle import in_forked_child
 from ..errors import CudnnError
-from . import driver as cuda
+from . import event as events
 from . import recording
 from . import stream as streams
 from .stream import Stream
-
-# --- events ------------------------------------------------------------------------------------------------
-
-_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
-TIMED = 0  # flags of an event that keeps the time
-
-
-class Event:
-    """A CUDA event, destroyed with its last reference."""
-
-    __slots__ = ("handle",)
-
-    def __init__(self, flags: int = _DISABLE_TIMING) -> None:
-        self.handle = cuda.call("creating an event", "cuEventCreate", flags)
-        outlive_cycles(self)
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if ending() or not hasattr(self, "handle"):  # it could not be created
-            return
-        try:
-            before = streams.relax()
-        except CudnnError:  # a finalizer cannot raise, and a forked child has no events
-            return
-        cuda.driver().cuEventDestroy(self.handle)
-        streams.unrelax(before)
-
-
-def record(stream: Stream) -> Any:
-    """Record an event behind the work that is enqueued on a stream."""
-    with streams.on_device(stream.device), streams.relaxed():
-        event = Event()
-        cuda.call("recording an event", "cuEventRecord", event.handle, stream.handle, stream=stream)
-        return event
-
-
-def wait(stream: Stream, event: Any) -> None:
-    """Make later work on ``stream`` wait for ``event``. The host does not wait."""
-    previous, doing = streams.set_device(stream.device), "ordering a stream after an event"
-    try:
-        cuda.call(doing, "cuStreamWaitEvent", stream.handle, event.handle, 0, stream=stream)
-    finally:
-        streams.restore_device(previous)
-
-
-def wait_stream(before: Stream, after: Stream) -> None:
-    """Make later work on ``after`` wait for the work on ``before``."""
-    if before != after:
-        wait(after, record(before))
-
-
-def synchronize(stream: Stream) -> None:
-    """Wait on the host until everything enqueued on the stream is complete."""
-    recording.refuse(f"waiting for {stream} on the host")
-    streams.wait(stream)
-
-
-def synchronize_device(device: int) -> None:
-    """Wait on the host until everything enqueued on any stream of a device is complete."""
-    recording.refuse(f"waiting for device {device} on the host")
-    with streams.on_device(device), streams.relaxed():
-        cuda.call(f"waiting for device {device}", "cuCtxSynchronize")
-
-
-def is_done(event: Any) -> bool:
-    """Return whether the work before an event is complete."""
-    driver = cuda.driver()
-    with streams.relaxed():
-        result = driver.cuEventQuery(event.handle)[0]
-    if result == driver.CUresult.CUDA_ERROR_NOT_READY:
-        return False
-    cuda.check(result, "querying an event")
-    return True
-
-
-def elapsed(stream: Stream, work: Callable[[], object]) -> float:
-    """Return the device time in milliseconds of the work that ``work`` enqueues; wait for it."""
-    doing, record = "recording an event", "cuEventRecord"
-    with streams.relaxed():
-        start, end = Event(TIMED), Event(TIMED)
-        cuda.call(doing, record, start.handle, stream.handle)
-        work()
-        cuda.call(doing, record, end.handle, stream.handle)
-        cuda.call("waiting for an event", "cuEventSynchronize", end.handle, stream=stream)
-        return float(cuda.call("timing", "cuEventElapsedTime", start.handle, end.handle))
-
-
-# --- lifetime ----------------------------------------------------------------------------------------------
 
 # Held while a use is recorded. Reentrant, because a finalizer that records a use may run in the same thread.
 noting = threading.RLock()
@@ -136,7 +49,7 @@ class StreamUses:
         if noted:
             recording.keep(self.memory)
         while not noted:
-            before, event = self.events, record(stream)
+            before, event = self.events, events.record(stream)
             with noting:  # another thread may have recorded a later event meanwhile
                 noted = self.events is before
                 if noted:
@@ -152,7 +65,7 @@ class StreamUses:
                 if self.home is None or not streams.can_enqueue(self.home):
                     _retain(event, self.memory)
                 else:
-                    wait(self.home, event)
+                    events.wait(self.home, event)
             except Exception:  # the home stream was destroyed, or the process forked: free late, not early
                 _retain(event, self.memory)
 
@@ -191,7 +104,7 @@ def _returned(uses: StreamUses, consumer: Stream) -> bool:
             return True
         if consumer.lasts or _may_be_capturing(uses.home, consumer.device):
             return False
-        synchronize_device(consumer.device)
+        events.synchronize_device(consumer.device)
     except CudnnError:  # the context is lost, another thread captures, or the process forked
         return False
     return True
@@ -212,7 +125,7 @@ def _retain(event: Any, memory: object) -> None:
 def _is_over(event: Any, memory: object = None) -> bool:  # noqa: ARG001 - kept as long as the call is queued
     """Return whether the work before an event is complete; False if the query fails."""
     try:
-        return is_done(event)
+        return events.is_done(event)
     except CudnnError:
         return False
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .._handle import outlive_cycles
 from ..errors import AllocationError, CudnnError, NotInitializedError
 from . import driver as cuda
-from . import lifetime as events
+from . import event as events
 from . import recording
 from . import stream as streams
 from .debug import record_launch

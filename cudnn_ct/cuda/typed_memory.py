@@ -14,6 +14,7 @@ from ..shapes.checks import as_bool
 from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
 from ..shapes.views import flat_index, index_view, transpose_view
 from ..typing import Index, Layout
+from . import event as events
 from . import interop, lifetime, recording
 from . import stream as streams
 from .array_key import ArrayKey, array_key, known_view_key, view_key
@@ -198,7 +199,7 @@ class TypedMemory:
         if streams.is_capturing(stream):
             recording.note_read(self)
         else:
-            lifetime.wait_stream(self.writer, stream)
+            events.wait_stream(self.writer, stream)
 
     def before_write(self, stream: Stream) -> None:
         """Make ``stream`` wait for the last writer of the contents, and for work that reads them."""
@@ -208,10 +209,10 @@ class TypedMemory:
         self.wait_for_writer(stream)
         home = self.home  # reads on the home stream are not recorded
         if home is not None and home != self.writer:  # else `wait_for_writer` has waited for them
-            lifetime.wait_stream(home, stream)
+            events.wait_stream(home, stream)
         if self._uses is not None:
             for event in list(self._uses.events.values()):
-                lifetime.wait(stream, event)
+                events.wait(stream, event)
 
     def belongs_to(self, stream: Stream) -> bool:
         """Return whether only ``stream`` has used the memory: then a write on it needs no order."""
@@ -231,7 +232,7 @@ class TypedMemory:
         if not self.external or self.home is None:
             self.set_writer(stream)
         elif self.home != stream and not streams.is_capturing(stream):
-            lifetime.wait_stream(stream, self.home)
+            events.wait_stream(stream, self.home)
 
     def set_writer(self, stream: Stream) -> None:
         """Note the last writer of the memory, for all arrays over it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnn_ct.cuda import lifetime as events
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import memory
 from cudnn_ct.cuda.interop import ExternalArray, spec_of
 from cudnn_ct.cuda.stream import Stream

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct import testing
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop, lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import DTYPES
@@ -298,8 +299,8 @@ def test_finalizer_may_record_a_use_while_another_is_recorded(
     cycle: list[object] = [lifetime.ExportedMemory(lent.memory, lent.home, run)]
     cycle.append(cycle)
     del cycle, lent
-    done = lifetime.is_done
-    monkeypatch.setattr(lifetime, "is_done", lambda event: (gc.collect(), done(event))[1])
+    done = events.is_done
+    monkeypatch.setattr(events, "is_done", lambda event: (gc.collect(), done(event))[1])
     in_threads(1, lambda _: array.record_use(run), timeout=10)
 
 

@@ -18,6 +18,7 @@ import cudnn_ct as ct
 from cudnn_ct import _lib, testing
 from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_rows import Case
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.ops._state import PerContext
@@ -109,12 +110,12 @@ def test_threads_autotune_a_problem_once(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, w, expected = operands()
-    elapsed = Mock(side_effect=lifetime.elapsed)
+    elapsed = Mock(side_effect=events.elapsed)
 
     def timed(_: int) -> None:
         np.testing.assert_array_equal(ct.conv(x, w, algo="autotune").numpy(), expected)
 
-    monkeypatch.setattr(lifetime, "elapsed", elapsed)
+    monkeypatch.setattr(events, "elapsed", elapsed)
     in_threads(THREADS, timed)
     together = elapsed.call_count
     testing.reset()

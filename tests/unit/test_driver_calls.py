@@ -12,6 +12,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import testing
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop, lifetime, memory
 from cudnn_ct.cuda import stream as streams
 
@@ -133,7 +134,7 @@ def test_use_by_another_thread_is_not_replaced_by_an_earlier_one(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, side, made = ct.full(3, 1.0), streams.as_stream(driver.new_stream(), 0), []
-    record, others = lifetime.record, [x.record_use]
+    record, others = events.record, [x.record_use]
 
     def interrupted(stream: Any) -> Any:
         made.append(event := record(stream))
@@ -141,7 +142,7 @@ def test_use_by_another_thread_is_not_replaced_by_an_earlier_one(
             others.pop()(stream)
         return event
 
-    monkeypatch.setattr(lifetime, "record", interrupted)
+    monkeypatch.setattr(events, "record", interrupted)
     x.record_use(side)
     assert x._uses is not None
     assert x._uses.events == {side: made[-1]}
@@ -210,7 +211,7 @@ def test_memory_is_freed_while_its_device_is_current(driver: Driver, current: in
 def test_stream_waits_for_another_while_their_device_is_current(driver: Driver) -> None:
     before, after = (streams.as_stream(Owned(driver), 1) for _ in range(2))
     driver.current = 0
-    lifetime.wait_stream(before, after)
+    events.wait_stream(before, after)
     (_, *recorded), (_, *waited) = driver.log
     assert (recorded[:-1], waited[:-1]) == ([before.handle], [after.handle])
     assert (driver.switches, driver.current) == ([1, 0, 1, 0], 0)

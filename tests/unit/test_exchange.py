@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop
-from cudnn_ct.cuda import lifetime as events
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.shapes.specs import TensorSpec

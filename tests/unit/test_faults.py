@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from cudnn_ct._config import config
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import launch_log, memory
-from cudnn_ct.cuda import lifetime as events
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from cudnn_ct.array_creation import as_operand
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import foreign, interop
-from cudnn_ct.cuda import lifetime as events
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.ops._operands import import_arrays

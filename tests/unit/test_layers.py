@@ -168,7 +168,7 @@ def test_cuda_libraries_are_imported_only_by_the_cuda_folder() -> None:
     importers = {found.by for found in imports() if found.of.startswith(("cuda.core", "cuda.bindings"))}
     assert importers <= {"cuda.driver"}
     users = {found.by for found in imports() if found.of == ".cuda.driver"}
-    names = ("backlog", "graph", "interop", "lifetime", "memory", "movable", "replay", "stream")
+    names = ("backlog", "event", "graph", "interop", "lifetime", "memory", "movable", "replay", "stream")
     assert users <= {f"cuda.{name}" for name in names}
 
 
