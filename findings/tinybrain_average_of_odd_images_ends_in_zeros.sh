@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# tinybrain's average of an image of 5 x 4 pixels, all of them 100, ends with a row of zeros; a width of 5 gives a column of leftover numbers.
+# tinybrain's average of an image of 5 x 4 pixels, all of them 100, ends with a row of zeros; a width of 5 gives a column of other numbers.
 #
 # Expected: 100 everywhere, as with the factor (2, 2, 2), from downsample_segmentation and for an odd level in the middle of one call, or an
 # error for odd sizes. Seen with tinybrain 1.7.0 and NumPy 2.4.6 on Linux for downsample_with_averaging with the factor (2, 2, 1), the common
 # case of its documentation, for all types and both orders of the elements. The last row is zeros, and the last column has numbers that
-# were in memory before, which change from run to run. An image pyramid that is made level by level gets dark edges. No warning is given.
+# are not computed, which change from run to run. An image pyramid that is made level by level gets dark edges. No warning is given.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
