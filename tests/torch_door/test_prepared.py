@@ -415,7 +415,8 @@ def test_running_statistics_that_overlap_are_rejected_when_calls_are_replayed(fu
     for _ in range(4):
         train(torch.zeros(8), torch.ones(8))
     call = context.of_device(0).last_call
-    graph = SimpleNamespace(plan=call.selected.plan, launch=lambda pointers: launched.append(pointers) or 0)
+    graph = SimpleNamespace(recent=None, plan=call.selected.plan)
+    graph.launch = lambda pointers: launched.append(pointers) or 0
     call.replays[None, 1] = graph  # of calls on any memory
     train(torch.zeros(8), torch.ones(8))
     assert len(launched) == 1
