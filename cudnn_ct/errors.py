@@ -292,7 +292,7 @@ def _ranges(numbers: tuple[int, ...]) -> str:
 
 # --- callers -----------------------------------------------------------------------------------------------
 
-_COMMANDS = f"{PACKAGES[0]}.cli."
+_COMMANDS = f"{PACKAGES[0]}.cli"  # and its modules
 INNER = {*PACKAGES, "contextlib", "functools", "threading"}  # `cuda.foreign` adds the libraries of arrays
 _AT = " at "
 

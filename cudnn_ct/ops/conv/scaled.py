@@ -72,6 +72,11 @@ def conv_scale_bias_activation(
         Factor of each channel of the convolution.
     bias : device array, shape (K,), dtype of x or float32
         Added to each channel after the factor.
+    algo : str or Candidate, optional
+        How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
+        candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
+        call, ``"online"`` one of them after each later call. The name of an engine, such as ``"engine 4"`` or
+        ``"engine 4 knobs 24=3"``, selects it.
     precision : {"as_input_f32", "tf32", "float32"}, optional
         Arithmetic of the products, which are summed in float32. float32 operands are multiplied in TF32 if
         ``ct.config.allow_tf32``; ``"float32"`` excludes tensor cores, without which cuDNN has no engine for

@@ -131,6 +131,8 @@ def batch_norm_finalize(
         Number of elements that each sum has: N times the pixels of an image.
     eq_dtype : dtype, float16 | float32
         Dtype of ``eq_scale`` and ``eq_bias``. The convolutions that take them need float16.
+    algo : str or Candidate, optional
+        How the engine is selected, as in :func:`conv_scale_bias_activation`.
 
     Returns
     -------
