@@ -104,3 +104,9 @@ def test_dnn_docstring_is_one_line_with_a_link(name: str) -> None:
 @pytest.mark.parametrize("test", all_examples(device=False), ids=lambda test: test.name)
 def test_example_runs_without_a_device(test: doctest.DocTest) -> None:
     run(test, names=test.globs)
+
+
+def test_only_plain_convolutions_describe_legacy_algorithms() -> None:
+    named = {name for name in ct.__all__ if '"winograd"' in (getattr(ct, name).__doc__ or "")}
+    plain = {"conv", "conv_backward_data", "conv_backward_filter", "conv_plan", "conv_transpose"}
+    assert named == {*plain, "conv_bias_activation", "conv_bias_activation_plan"}
