@@ -108,6 +108,8 @@ def only_shapes(*, record: bool = True) -> Iterator[None]:
         with set_active(True, record=record):
             yield
     except NotInitializedError as error:
+        if "on shapes" in str(error):
+            raise
         raise NotInitializedError(
             "this call needs a GPU and cannot run on shapes; leave it out where only graphs are recorded"
         ).with_traceback(error.__traceback__) from error

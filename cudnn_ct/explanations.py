@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args
 
 from . import array_shapes, context
 from .cuda import stream as streams
-from .errors import Explanation, NotSupportedError, Reason
+from .errors import Explanation, NotInitializedError, NotSupportedError, Reason
 from .graph.changes import supported_changes
 from .graph.explain import explain_graph
 from .graph.offline import target_of
@@ -66,6 +66,8 @@ def explain(
         An error has no explanation: the operation is not computed by a graph, or engines support it and the
         limits of the request exclude them. The description cannot be read, or cuDNN rejects it. The outputs
         of a graph are missing.
+    NotInitializedError
+        A call on shapes: nothing is planned.
     CudnnError
         The call fails for another reason, or cuDNN cannot plan for a described device (before 9.8).
 
@@ -98,9 +100,17 @@ def explain(
     if isinstance(what, Explicable) and not (args or kwargs):
         return _of_graph(what, device)
     if device is not None:
-        raise TypeError("device= is for graphs: a call runs on its own device")
+        raise TypeError(
+            "device= is for graphs: a call runs on its own device; run cudnn-ct algorithms --gpu h200 --explain "
+            "or cudnn-ct supports"
+        )
     if callable(what):
         call: Any = what
+        if array_shapes.active():
+            raise NotInitializedError(
+                "nothing is planned on shapes, so no call can be explained; pass a graph with device=, or save "
+                "the recording and run cudnn-ct supports FILE --gpu NAME"
+            )
         try:
             call(*args, **kwargs)
         except NotSupportedError as error:
