@@ -9,6 +9,7 @@ from ... import _lib
 from ...algo_cache import CandidateSource
 from ...context import Context
 from ...errors import NotSupportedError
+from ...graph.offline import target_of
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
@@ -98,7 +99,7 @@ _cores = lru_cache(256)(core_of)  # a call asks for it several times while its p
 
 
 def _core(problem: AttentionProblem) -> Core:
-    return _cores(problem, _lib.load().version)
+    return _cores(problem, target_of(None).version)
 
 
 def _planned(
