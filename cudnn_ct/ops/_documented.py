@@ -49,7 +49,7 @@ _RAISES = """\
 TypeError
     An operand is not on the device, or a dtype or the type of a parameter is not supported.
 ValueError
-    Shapes or parameters do not match (the message has the numbers), an operand is closed or on another
+    Shapes or parameters do not match (the message has the numbers), or an operand is closed or on another
     device, or ``beta`` is given without ``out``.
 NotSupportedError
     cuDNN has no implementation for the problem; the message has the reason for each that was rejected.
@@ -91,10 +91,11 @@ def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], .
         if one.__annotations__.get("out") != out:  # one array, or one for each of several results
             described.pop("out", None)
         known |= described
-    raised = _entries(_RAISES) | _entries(sections.get("Raises", ""))
     parameters = [
         name for name in inspect.signature(function).parameters if name not in ("self", "more", "unknown")
     ]
+    errors = _RAISES if "beta" in parameters else _RAISES.replace(", or ``beta`` is given without ``out``", "")
+    raised = _entries(errors) | _entries(sections.get("Raises", ""))
     sections["Parameters"] = "".join(known[name] for name in parameters)
     sections.setdefault("Returns", _RETURNS)
     sections["Raises"] = "".join(raised.values())

@@ -83,6 +83,11 @@ def test_docstring_describes_parameters_results_and_errors(name: str) -> None:
     assert "Raises" in found or not taken
 
 
+def test_docstring_has_the_error_of_beta_only_with_that_parameter() -> None:
+    named = {name for name, one in NAMED.items() if "``beta`` is given" in (one.__doc__ or "")}
+    assert named == {name for name, one in FUNCTIONS.items() if "beta" in inspect.signature(one).parameters}
+
+
 @pytest.mark.parametrize("name", sorted(COMPUTING))
 def test_docstring_names_functions_of_cudnn_and_reports_determinism(name: str) -> None:
     notes = " ".join(sections(COMPUTING[name])["Notes"].split())
