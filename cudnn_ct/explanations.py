@@ -101,15 +101,15 @@ def explain(
         return _of_graph(what, device)
     if device is not None:
         raise TypeError(
-            "device= is for graphs: a call runs on its own device; run cudnn-ct algorithms --gpu h200 --explain "
-            "or cudnn-ct supports"
+            "device= is for graphs: a call runs on its own device; run cudnn-ct algorithms --gpu h200 "
+            "--explain or cudnn-ct supports"
         )
     if callable(what):
         call: Any = what
         if array_shapes.active():
             raise NotInitializedError(
-                "nothing is planned on shapes, so no call can be explained; pass a graph with device=, or save "
-                "the recording and run cudnn-ct supports FILE --gpu NAME"
+                "nothing is planned on shapes, so no call can be explained; pass a graph with device=, or "
+                "save the recording and run cudnn-ct supports FILE --gpu NAME"
             )
         try:
             call(*args, **kwargs)

@@ -94,8 +94,8 @@ def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], .
     parameters = [
         name for name in inspect.signature(function).parameters if name not in ("self", "more", "unknown")
     ]
-    errors = _RAISES if "beta" in parameters else _RAISES.replace(", or ``beta`` is given without ``out``", "")
-    raised = _entries(errors) | _entries(sections.get("Raises", ""))
+    inapplicable = "" if "beta" in parameters else ", or ``beta`` is given without ``out``"
+    raised = _entries(_RAISES.replace(inapplicable, "")) | _entries(sections.get("Raises", ""))
     sections["Parameters"] = "".join(known[name] for name in parameters)
     sections.setdefault("Returns", _RETURNS)
     sections["Raises"] = "".join(raised.values())

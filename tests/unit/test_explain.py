@@ -185,7 +185,7 @@ def test_names_of_tensors_come_from_attributes() -> None:
 def test_explain_rejects_other_arguments() -> None:
     with pytest.raises(TypeError, match="got 3, expected an operation, a NotSupportedError or a Graph"):
         ct.explain(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="device= is for graphs.*; run cudnn-ct algorithms --gpu .* --explain"):
+    with pytest.raises(TypeError, match=r"device= is for graphs.*; run cudnn-ct algorithms .*supports"):
         ct.explain(len, (), device={})
     with pytest.raises(ValueError, match="has no explanation by engines: no"):
         ct.explain(NotSupportedError("no"))

@@ -103,7 +103,7 @@ def test_explain_rejects_wrong_arguments(arguments: dict[str, Any], words: str) 
 
 
 def test_explain_rejects_calls_on_shapes_where_nothing_is_planned() -> None:
-    words = "nothing is planned on shapes.* device=.* cudnn-ct supports FILE --gpu"
+    words = r"nothing is planned on shapes.* device=.* cudnn-ct supports FILE --gpu"
     with pytest.raises(NotInitializedError, match=words), ct.record_plans(shapes_only=True):
         ct.explain(ct.conv, ct.zeros((1, 4, 8, 8)), ct.zeros((4, 4, 3, 3)))
 
