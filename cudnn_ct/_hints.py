@@ -140,9 +140,19 @@ def attribute_hint(name: str, public: Iterable[str]) -> str:
         return ""
     if f" {name} " in " torch jax cupy ":  # packages that a program imports itself
         return f"; write import cudnn_ct.{name}"
-    close = "".join(_closest(name, public))
-    meant = FUNCTIONS.get(name) or (f"dnn.{name}" if name.startswith("dnn_") else close)
+    meant = FUNCTIONS.get(name) or (f"dnn.{name}" if name.startswith("dnn_") else _closest_name(name, public))
     return f"; write ct.{meant}" if meant else ""
+
+
+def _closest_name(name: str, public: Iterable[str]) -> str:
+    """Return the closest public name; names of gradients are alike by their ending, which is left out."""
+    stem, known = name.removesuffix("_backward"), list(public)
+    if stem != name and stem in known:  # an operation without such a gradient
+        return "".join(_closest(name, [one for one in known if one.startswith(name)]))
+    gradients = [one.removesuffix("_backward") for one in known if one.endswith("_backward")]
+    if stem != name and (close := _closest(stem, gradients)):
+        return f"{close[0]}_backward"
+    return "".join(_closest(name, [one for one in known if stem == name or not one.endswith("_backward")]))
 
 
 def word_hint(word: object, allowed: Iterable[str]) -> str:

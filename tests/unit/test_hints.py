@@ -359,6 +359,11 @@ ATTRIBUTES = {
     "gelu": "ct.Graph()",
     "layernorm": "ct.layer_norm",
     "sofmax": "ct.softmax",
+    "sofmax_backward": "ct.softmax_backward",
+    "layernorm_backward": "ct.layer_norm_backward",
+    "conv_backward": "ct.conv_backward_data",
+    "conv2d_backward": "ct.conv_backward_data",
+    "batch_norm_training_backward": "ct.batch_norm_backward",
 }
 
 
@@ -367,6 +372,12 @@ def test_name_of_another_library_names_ours(name: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(f"'{name}'; write {ATTRIBUTES[name]}")):
         getattr(ct, name)
     assert not hasattr(ct, "__path_of_nothing__")
+
+
+@pytest.mark.parametrize("name", ["add", "op_tensor", "scale", "fill", "transform", "relu"])
+def test_gradient_that_does_not_exist_names_no_other_gradient(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"'{name}_backward'$"):
+        getattr(ct, f"{name}_backward")
 
 
 @pytest.mark.parametrize("name", ["torch", "jax", "cupy"])
