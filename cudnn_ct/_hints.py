@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Number
 from typing import Any, NoReturn, TypeVar
 
@@ -75,7 +75,7 @@ def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Resu
     """Call a function with its local variables ``given`` under their present names, or raise a TypeError."""
     known, former = dict(given), FORMER.get(function.__name__.removesuffix("_plan"), {})
     if more := known.pop("more", ()):
-        raise _by_position(function, len(more), given)
+        raise _by_position(function, more, given)
     for name, value in known.pop("unknown").items():
         new = former.get(name)
         if new is None or not (known[new] is UNSET or known[new] is None):
@@ -93,19 +93,26 @@ def _name(function: Callable[..., Any]) -> str:
     return function.__qualname__.removesuffix(".__init__")
 
 
-def _by_position(function: Callable[..., Any], more: int, given: Mapping[str, Any]) -> TypeError:
+def _by_position(function: Callable[..., Any], more: Sequence[Any], given: Mapping[str, Any]) -> TypeError:
     """Return the error for ``more`` arguments by position than the function has, with their keywords."""
     import inspect  # only for an error
 
     name, parameters = _name(function), inspect.signature(function).parameters
     kinds = {one.name: one.kind for one in parameters.values() if one.name != "self"}
     keywords = [one for one, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
-    meant = ORDER[name].split() if name in ORDER else keywords
-    advice = "; ".join(_advice(name, keyword, list(kinds)) for keyword in meant[:more])
+    meant = [*dict.fromkeys([*ORDER.get(name, "").split(), *keywords])]
+    arrays = {one for one in kinds if "ArrayLike" in str(parameters[one].annotation)} | {*meant} - {*kinds}
+    found = []
+    for value in more:  # an array is not meant for other parameters, nor a str for an axis
+        fitting = [one for one in meant if one in arrays or not getattr(value, "shape", ())]
+        keyword = next((one for one in fitting if one != "axis" or not isinstance(value, str)), "")
+        meant = [one for one in meant if one != keyword]
+        found.append(_advice(name, keyword, list(kinds)))
+    advice = "; ".join(found)
     if isinstance(given.get("shape"), int):
         advice = "write the shape as one tuple"
     taken = len(kinds) - len(keywords)
-    return TypeError(f"{name}() got {taken + more} positional arguments, expected {taken}; {advice}")
+    return TypeError(f"{name}() got {taken + len(more)} positional arguments, expected {taken}; {advice}")
 
 
 def _unknown_keyword(function: Callable[..., Any], keyword: str) -> TypeError:

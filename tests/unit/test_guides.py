@@ -44,9 +44,7 @@ def test_snippets_run_as_pasted(page: str, tmp_path: Path) -> None:
     assert int(run(page, tmp_path, "-W", "error")) > 0, "the page has no snippet"
 
 
-def test_graphs_of_the_guide_need_no_cudnn_on_shapes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_of_the_guide_need_no_cudnn_on_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDNN_CT_LIBRARY", str(tmp_path / "missing"))
     assert int(run("docs/graph.md", tmp_path)) > 10
 

@@ -140,6 +140,13 @@ POSITIONS: dict[str, tuple[Callable[..., object], tuple[object, ...], str]] = {
     "softmax": (ct.softmax, (X, 1), "softmax() got 2 positional arguments, expected 1; write axis="),
     "layer_norm": (ct.layer_norm, (X, X, X, 1e-5), "got 4 positional arguments, expected 3; write epsilon="),
     "reduce": (ct.reduce, (X, 0), "write axis="),
+    "reduce-op": (ct.reduce, (X, "mean"), "write op="),
+    "batch_norm_training": (
+        ct.batch_norm_training,
+        (X, V, V, V, V),
+        "got 5 positional arguments, expected 3; write running_mean=; write running_var=",
+    ),
+    "softmax-out": (ct.softmax, (X, X), "got 2 positional arguments, expected 1; write out="),
     "activation": (ct.activation, (X, "tanh"), "write mode="),
     "transform": (ct.transform, (X, "nhwc"), "write layout="),
     "op_tensor": (ct.op_tensor, (X, X, "mul"), "write op="),
