@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._caches import BoundedDict
@@ -82,6 +83,7 @@ def call(name: str) -> Callable[..., Any]:
                             return recording_known(known, *tensors)
                         outs = known.call.run(tensors)
                         return outs[0] if single else tuple(outs)
+            _check_tensors(name, row, tensors)
             if (way := _way(tensors)) is _DISPATCHED:
                 return operator(*given)
             if casts and cast is not None:
@@ -96,6 +98,13 @@ def call(name: str) -> Callable[..., Any]:
     return run
 
 
+def _check_tensors(name: str, row: Row, tensors: Sequence[Any]) -> None:
+    for operand, one in zip(row.operands, tensors, strict=False):
+        absent = one is None and operand in (*row.optional, *row.updated)
+        if not absent and not hasattr(one, "__torch_function__"):
+            raise TypeError(f"cudnn_ct::{name}: {operand} is not a Tensor: got {type(one).__name__}")
+
+
 def is_wide_gelu(x: torch.Tensor, activation: str | None) -> bool:
     """Return whether torch computes an activation: cuDNN has gelu in half precision and in TF32 only."""
     return activation in ("gelu", "gelu_tanh") and x.dtype in (torch.float32, torch.float64)
@@ -103,7 +112,7 @@ def is_wide_gelu(x: torch.Tensor, activation: str | None) -> bool:
 
 def recorded(*tensors: torch.Tensor | None) -> bool:
     """Return whether a gradient is recorded for any of the tensors."""
-    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
+    return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in tensors)
 
 
 def only_kernel(tensors: Sequence[Any]) -> bool:

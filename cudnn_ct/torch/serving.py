@@ -50,7 +50,7 @@ class enable(ContextDecorator):
 
     Parameters
     ----------
-    skip : sequence of str
+    skip : str or sequence of str
         Groups that are left to torch: of "attention", "batch_norm", "conv", "conv_transpose", "gru",
         "instance_norm", "layer_norm", "lstm", "pool", "rms_norm", "rnn", "softmax".
     rebind : bool
@@ -83,6 +83,7 @@ class enable(ContextDecorator):
     """
 
     def __init__(self, *, skip: Sequence[str] = (), rebind: bool = False) -> None:
+        skip = (skip,) if isinstance(skip, str) else skip
         for group in skip:
             if group not in GROUPS:
                 known = ", ".join(sorted(GROUPS))

@@ -197,6 +197,10 @@ def test_vmap_joins_samples_or_maps_weights(door: FakeCudnn) -> None:
     [
         (lambda: ctt.conv(torch.empty(1, 1, 3, 3), torch.empty(1, 1, 3, 3)), ValueError,
          r"conv needs CUDA tensors: x, w on the CPU"),
+        (lambda: ctt.conv(None, torch.empty(1, 1, 3, 3)), TypeError,
+         r"conv: x is not a Tensor: got NoneType"),
+        (lambda: ctt.layer_norm(torch.empty(2, 16), (16,)), TypeError,
+         r"layer_norm_inference: scale is not a Tensor: got tuple"),
         (lambda: ctt.conv(torch.empty(1, 2, 3, 3, device="meta"), torch.empty(1, 1, 3, 3, device="meta")),
          ValueError, "2 channels"),
         (lambda: ctt.matmul(torch.empty(2, 2, device="meta"), torch.empty(2, 2, device="meta", dtype=HALF)),
