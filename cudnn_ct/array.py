@@ -139,6 +139,9 @@ class DeviceArray(TypedMemory):
         state = ", closed" if self.closed else ""
         return f"DeviceArray({self.spec.dtype}{list(self.shape)}, {layout}, device {self.device}{state})"
 
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise TypeError("a DeviceArray does not support item assignment; write ct.transform(y, out=x[:1])")
+
     def __array__(self, *_: object, **__: object) -> object:
         raise TypeError("a DeviceArray is not converted to a NumPy array implicitly; call .numpy()")
 

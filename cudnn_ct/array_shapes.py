@@ -92,6 +92,8 @@ class ShapeArray(DeviceArray):
         return self
 
 
+ShapeArray.__name__ = DeviceArray.__name__  # in messages, which name the type of an argument
+
 # Whether calls of this thread run on shapes only, and whether their graphs are planned and recorded.
 active, records = _active.get, _records.get
 

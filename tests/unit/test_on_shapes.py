@@ -39,6 +39,17 @@ def test_results_on_shapes_are_arrays_of_the_package() -> None:
             ct.zeros((2,)).fill("a")  # type: ignore[arg-type]
 
 
+def test_errors_of_arrays_on_shapes_name_the_public_type() -> None:
+    with only_shapes():
+        x: Any = ct.zeros((4, 4))
+        with pytest.raises(TypeError, match=r"a DeviceArray does not .* ct.transform\(y, out=x\[:1\]\)"):
+            x[:1] = x
+        with pytest.raises(TypeError, match="index is not supported: got DeviceArray"):
+            x[x]
+        with pytest.raises(TypeError, match="not 'DeviceArray'"):
+            float(x)
+
+
 def test_calls_that_need_a_gpu_say_so_on_shapes() -> None:
     def fail() -> None:
         raise NotInitializedError("importing cuda.bindings failed")
