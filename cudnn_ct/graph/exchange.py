@@ -45,9 +45,9 @@ def record_plans(*, shapes_only: bool | None = None) -> Iterator[RecordedPlans]:
     -----
     A call that this thread prepared before the block is prepared again in it; a plan or a built graph that
     was made before it is not recorded. Engines that a benchmark only tries are not recorded. Operations
-    without graphs, such as pooling, are not recorded. Recurrent networks,
-    dropout, CTC losses and ``conv_plan`` cannot run on shapes. Calls on arrays that were all made before the
-    block are computed. An array that was made on shapes cannot be used after the block.
+    without graphs, such as pooling, are not recorded. Dropout, CTC losses, ``conv_plan``
+    and training passes of recurrent networks cannot run on shapes. Calls on arrays that were all made before
+    the block are computed. After the block, calls and ``numpy()`` reject an array that was made on shapes.
 
     Examples
     --------

@@ -17,6 +17,7 @@ SHAPE = (1, 1, 4, 4)
 USES: dict[str, Callable[[Any, Any], object]] = {
     "first operand": lambda x, real: ct.add(x, real),
     "second operand": lambda x, real: ct.add(real, x),
+    "numpy": lambda x, _: x.numpy(),
     "out": lambda x, real: ct.add(real, real, out=x),
     "in place": lambda x, _: ct.scale(x, alpha=2),
     "view": lambda x, real: ct.add(real, x[:, :, ::-1]),
