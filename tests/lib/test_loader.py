@@ -116,7 +116,7 @@ def test_dnn_version_fails_when_its_flag_names_nothing(tmp_path: Path, cudnn: In
     code = "from cudnn_ct import dnn\nreport(error_of(dnn.version))"
     _, told = answer(code, CUDNN_CT_DNN_LIBRARY_PATH=str(tmp_path))
     assert told.startswith("We can't determine the cudnn version as it is not available: ")
-    assert "(CUDNN_CT_LIBRARY or ct.config.library names this path)" in told
+    assert told.count("CUDNN_CT_LIBRARY or ct.config") == 1
 
 
 def test_load_opens_all_parts_in_the_real_folder(cudnn: Installation) -> None:
