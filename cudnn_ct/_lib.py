@@ -358,7 +358,7 @@ def _loaded(found: SearchResult) -> Library:
     try:
         installation = require(found)
     except LibraryLoadError as error:
-        if found.found_via != EXPLICIT or f"{EXPLICIT} or ct.config" in str(error):
+        if found.found_via != EXPLICIT or not os.path.lexists(found.path or ""):  # it names the setting
             raise
         raise type(error)(f"{error} ({EXPLICIT} or ct.config.library names this path)") from None
     strangers = installation.other_installations(mapped_files())

@@ -171,7 +171,7 @@ class LentMemory:
 
     @property
     def memory(self) -> object:
-        """What keeps the memory alive; None if the lender does."""
+        """The owner of the memory; None if the lender keeps it alive."""
         return None
 
     def address(self, nbytes: int) -> int | None:

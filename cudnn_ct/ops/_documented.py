@@ -27,7 +27,7 @@ momentum : float, 0 to 1
 epsilon : float, at least 0
 algo : str or Candidate, optional
     How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first candidate
-    of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first call,
+    of cuDNN's heuristics. ``"autotune"`` times the candidates on the operands of the first call,
     ``"online"`` one of them after each later call. The name of an engine, such as ``"engine 4"`` or
     ``"engine 4 knobs 24=3"``, selects it.
 deterministic : bool, optional
