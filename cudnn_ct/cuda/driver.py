@@ -109,7 +109,7 @@ def _importing(name: str) -> Iterator[None]:
         with _start.lock:
             yield
     except Exception as error:
-        raise as_cudnn_error(error, f"importing {name}") from error
+        raise as_cudnn_error(error, f"importing {name}") from None  # its text is in the message
 
 
 def check(result: Any, doing: str, stream: Hashable = None) -> None:

@@ -52,6 +52,8 @@ def fuse(model: nn.Module) -> fx.GraphModule:
 
     Raises
     ------
+    TypeError
+        The model is not a module.
     ValueError
         The model is in training mode.
 
@@ -64,6 +66,8 @@ def fuse(model: nn.Module) -> fx.GraphModule:
     --------
     >>> fused = cudnn_ct.torch.fuse(model.eval())
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is not a torch.nn.Module: got {type(model).__name__}")
     if model.training:
         raise ValueError(
             "model is in training mode, whose batch norms have other statistics; call model.eval()"

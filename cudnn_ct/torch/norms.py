@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .operators import call, recorded
+from .operators import call, no_tensor, recorded
 
 __all__ = ["batch_norm", "instance_norm", "layer_norm", "rms_norm"]
 
@@ -63,6 +63,8 @@ def batch_norm(
         raise ValueError("running_mean and running_var are needed without training: got None")
     if activation not in (None, "relu"):
         raise ValueError(f"activation must be 'relu' or None: got {activation!r}")
+    if not isinstance(x, Tensor):
+        raise no_tensor("batch_norm_inference", "x", x)
     parameters = [weight, bias, running_mean, running_var]
     if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *parameters)):
         wide = x.dtype if x.dtype is torch.float64 else torch.float32  # gradients take no half precision
@@ -152,6 +154,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: fl
     -----
     :func:`cudnn_ct.layer_norm`.
     """
+    if not isinstance(x, Tensor):
+        raise no_tensor("layer_norm", "x", x)
     x = x.contiguous()  # the copy of torch takes less time than that of cuDNN
     if recorded(x, weight, bias):
         y: Tensor = _layer_norm(x, weight, bias, eps)[0]
@@ -180,6 +184,8 @@ def rms_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: floa
     -----
     :func:`cudnn_ct.rms_norm`.
     """
+    if not isinstance(x, Tensor):
+        raise no_tensor("rms_norm", "x", x)
     x = x.contiguous()
     if recorded(x, weight, bias):
         y: Tensor = _rms_norm(x, weight, bias, eps)[0]

@@ -102,7 +102,12 @@ def _check_tensors(name: str, row: Row, tensors: Sequence[Any]) -> None:
     for operand, one in zip(row.operands, tensors, strict=False):
         absent = one is None and operand in (*row.optional, *row.updated)
         if not absent and not hasattr(one, "__torch_function__"):
-            raise TypeError(f"cudnn_ct::{name}: {operand} is not a Tensor: got {type(one).__name__}")
+            raise no_tensor(name, operand, one)
+
+
+def no_tensor(operator: str, operand: str, given: Any) -> TypeError:
+    """Return the error of an operand that is not a tensor."""
+    return TypeError(f"cudnn_ct::{operator}: {operand} is not a Tensor: got {type(given).__name__}")
 
 
 def is_wide_gelu(x: torch.Tensor, activation: str | None) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import NotSupportedError
-from .operators import call, is_wide_gelu, recorded
+from .operators import call, is_wide_gelu, no_tensor, recorded
 
 __all__ = [
     "activation",
@@ -164,6 +164,8 @@ def softmax(x: Tensor, dim: int | Sequence[int] = -1, *, log: bool = False) -> T
     -----
     :func:`cudnn_ct.softmax`.
     """
+    if not isinstance(x, Tensor):
+        raise no_tensor("softmax", "x", x)
     rank = x.dim()
     if type(dim) is int:  # counted from the last axis, because vmap adds axes in front
         return _softmax(x, (dim - rank if dim >= 0 else dim,), "log" if log else "accurate")

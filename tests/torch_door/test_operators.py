@@ -212,6 +212,14 @@ def test_vmap_joins_samples_or_maps_weights(door: FakeCudnn) -> None:
         (lambda: ctt.rnn(torch.empty(5, 2, 3), [], mode="elman"), ValueError, "mode must be one of rnn_relu"),
         (lambda: ctt.batch_norm(torch.empty(2, 3), None, None, torch.empty(3), torch.empty(3)),
          ValueError, "running_mean and running_var are needed"),
+        (lambda: ctt.softmax(None), TypeError, "softmax: x is not a Tensor: got NoneType"),
+        (lambda: ctt.layer_norm([1.0], torch.empty(1)), TypeError, "layer_norm: x is not a Tensor: got list"),
+        (lambda: ctt.rms_norm(3, torch.empty(1)), TypeError, "rms_norm: x is not a Tensor: got int"),
+        (lambda: ctt.batch_norm(3, *(torch.ones(1, requires_grad=True) for _ in range(4))), TypeError,
+         "batch_norm_inference: x is not a Tensor: got int"),
+        (lambda: ctt.rnn(torch.empty(5, 2, 3), [torch.empty(4, 3), None]), TypeError,
+         r"rnn: weights\[1\] is not a Tensor: got NoneType"),
+        (lambda: ctt.fuse(F.relu), TypeError, "model is not a torch.nn.Module: got function"),
     ],
 )  # fmt: skip
 def test_errors_name_the_operand(call: Any, error: type[Exception], message: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import testing
+from cudnn_ct.cuda import driver as cuda_driver
 from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop, lifetime, memory
 from cudnn_ct.cuda import stream as streams
@@ -34,6 +35,14 @@ def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
         yield made
         gc.collect()
         testing.reset()
+
+
+def test_error_of_an_import_has_one_traceback() -> None:
+    message = r"importing cuda\.core failed: not found"
+    with pytest.raises(ct.NotInitializedError, match=message) as caught, cuda_driver._importing("cuda.core"):
+        raise ImportError("not found")
+    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None
 
 
 two_devices = pytest.mark.parametrize("driver", [2], indirect=True)
