@@ -24,9 +24,16 @@ if _processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(_name, _threads)
 
+
+def has_gpu() -> bool:
+    """Return whether the driver has devices here, without loading it."""
+    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
+
+
 # The fakes keep device memory on the host, and pointers are numbers above 2**32. The heap of a Python that is
 # not position-independent, such as Debian's, is below: malloc in pytest-xdist's processes maps memory there.
-if ctypes.addressof(ctypes.create_string_buffer(4096)) < 2**32:
+# Where engines are compiled and libraries loaded, this takes five times as long.
+if not has_gpu() and ctypes.addressof(ctypes.create_string_buffer(4096)) < 2**32:
     os.environ |= {"MALLOC_MMAP_THRESHOLD_": "1", "MALLOC_MMAP_MAX_": str(10**8)}
 
 TESTS = Path(__file__).parent
@@ -121,11 +128,6 @@ def long_first(items: list[pytest.Item], seconds: dict[str, int], workers: int) 
         parts += [*mine, *short[: max(0, size - len(mine))]]
         del short[: max(0, size - len(mine))]
     return parts + short
-
-
-def has_gpu() -> bool:
-    """Return whether the driver has devices here, without loading it."""
-    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 def pytest_collection_finish() -> None:
