@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ TESTS = Path(__file__).parent
 GPU_TESTS = TESTS / "gpu"
 TOOLS = TESTS.parent / "tools"
 SECONDS = TESTS / "gpu_seconds.json"
-REPLAYED = ".replayed"  # the suffix of the file next to a record that names the tests with replays
+JOURNALS = {True: ".tests", False: ".tests-off"}  # files next to a record: its tests with and without replays
 LONG = 8.0  # seconds
 
 
@@ -83,30 +83,46 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         deselected = {*tier} - {*kept.values()}
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
-    leave_out_what_replayed_nothing(config, items)
+    if record := config.getoption("--gpu-record"):
+        leave_out_what_replayed_nothing(config, items, Path(record))
+        leave_out_what_ran(config, items, Path(record))
     if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         items[:] = long_first(items, read_seconds(), workers)
 
 
-def leave_out_what_replayed_nothing(config: pytest.Config, items: list[pytest.Item]) -> None:
+def leave_out_what_replayed_nothing(config: pytest.Config, items: list[pytest.Item], record: Path) -> None:
     """Without replays, deselect the tests that replayed nothing: they would run as before."""
-    import cudnn_ct as ct
-
-    record = config.getoption("--gpu-record")
-    if not record or ct.config.replay or (replayed := replayed_tests(Path(record))) is None:
+    if gpu_record_tool().replays_are_on() or (journal := read_journal(record, replays=True)) is None:
         return
-    deselected = [item for item in items if item.nodeid not in replayed]
-    config.hook.pytest_deselected(items=deselected)
-    items[:] = [item for item in items if item.nodeid in replayed]
+    keep_only(config, items, lambda test: test in journal and journal[test][1])
 
 
-def replayed_tests(record: Path) -> set[str] | None:
-    """Return the tests of the present sources that replayed a call or had children; None if unknown."""
+def leave_out_what_ran(config: pytest.Config, items: list[pytest.Item], record: Path) -> None:
+    """Deselect the tests that an interrupted run has ended, where only the rest is to run."""
+    tool = gpu_record_tool()
+    if os.environ.get(tool.MODE) == tool.REST:
+        journal = read_journal(record, replays=tool.replays_are_on()) or {}
+        keep_only(config, items, lambda test: test not in journal)
+
+
+def keep_only(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[str], bool]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if not wanted(item.nodeid)])
+    items[:] = [item for item in items if wanted(item.nodeid)]
+
+
+def read_journal(record: Path, *, replays: bool) -> dict[str, tuple[str, bool]] | None:
+    """Return the outcome of each test, and whether it replayed a call or had children; None if unknown.
+
+    The tests of other sources are unknown.
+    """
     try:
-        first, *tests = record.with_suffix(REPLAYED).read_text().splitlines()
+        first, *lines = record.with_suffix(JOURNALS[replays]).read_text().splitlines()
     except FileNotFoundError:
         return None
-    return {*tests} if first == gpu_record_tool().hash_sources() else None
+    if first != gpu_record_tool().hash_sources():
+        return None
+    rows = (line.split(" ", 2) for line in lines)
+    return {test: (outcome, replayed == "replayed") for outcome, replayed, test in rows}
 
 
 def read_seconds() -> dict[str, int]:
@@ -218,13 +234,32 @@ class GpuRecorder:
         self.path, self.tool = path, gpu_record_tool()
         self.sources = self.tool.hash_sources()  # of the sources that run
         self.seconds: dict[str, float] = {}
-        self.replayed: list[str] = []
+        self.outcomes: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if _of_the_tier(report):
-            self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
-            if report.when == "teardown" and ("replayed", True) in map(tuple, report.user_properties):
-                self.replayed.append(report.nodeid)
+        if not _of_the_tier(report):
+            return
+        test = report.nodeid
+        self.seconds[test] = self.seconds.get(test, 0) + report.duration
+        if self.outcomes.get(test, "passed") == "passed":
+            self.outcomes[test] = report.outcome
+        if report.when == "teardown":
+            replayed = ("replayed", True) in map(tuple, report.user_properties)
+            self._write_outcome(test, "replayed" if replayed else "-")
+
+    @cached_property
+    def earlier(self) -> dict[str, tuple[str, bool]]:
+        """The tests of the journal before this run, which adds to it or begins a new one."""
+        more, replays = os.environ.get(self.tool.MODE), self.tool.replays_are_on()
+        if (known := read_journal(self.path, replays=replays) if more else None) is None:
+            self.path.with_suffix(JOURNALS[replays]).write_text(f"{self.sources}\n")
+        return known or {}
+
+    def _write_outcome(self, test: str, replayed: str) -> None:
+        """Write an outcome at once, so that the test need not run again if this run is interrupted."""
+        self.earlier  # noqa: B018 - begins the journal
+        with self.path.with_suffix(JOURNALS[self.tool.replays_are_on()]).open("a") as file:
+            file.write(f"{self.outcomes[test]} {replayed} {test}\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         counts = {"skipped": 0, "passed": 0, "failed": 0}
@@ -233,21 +268,21 @@ class GpuRecorder:
             reports = [one for one in terminalreporter.stats.get(name, ()) if _of_the_tier(one)]
             counts[outcome] += len(reports)
             failures += [one.nodeid for one in reports if outcome == "failed"]
+        if os.environ.get(self.tool.MODE) == self.tool.REST:
+            for test, (outcome, _) in self.earlier.items():
+                counts[outcome] += 1
+                failures += [test] * (outcome == "failed")
         if not counts["passed"] + counts["failed"]:
             reason = why_not_on_gpu() or "no test of tests/gpu was selected"
             terminalreporter.write_line(f"no GPU record written: {reason}", red=True)
             return
         self.tool.write(self.path, counts, failures, self.sources)
         if self.tool.replays_are_on():
-            self._write_tests()
+            self._write_seconds()
         terminalreporter.write_line(f"GPU record written to {self.path}: {self.tool.summary(counts)}")
 
-    def _write_tests(self) -> None:
-        """Keep which tests replayed a call, for the run without replays, and which are long."""
-        path, more = self.path.with_suffix(REPLAYED), os.environ.get(self.tool.MODE)
-        known = replayed_tests(self.path) if more else set()
-        if known is not None:
-            path.write_text("\n".join([self.sources, *sorted({*known, *self.replayed})]) + "\n")
+    def _write_seconds(self) -> None:
+        """Keep which tests are long."""
         long = {name: round(seconds) for name, seconds in self.seconds.items() if seconds >= LONG}
         SECONDS.write_text(json.dumps(read_seconds() | long, indent=0, sort_keys=True) + "\n")
 

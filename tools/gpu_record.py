@@ -6,8 +6,10 @@ tests that replayed a call, because the others would run as before; all if it is
 tools/gpu_record.py --oracle-minutes N`` then compares random calls with another implementation, with a new
 seed, and adds the number of calls, the seed and the findings to the record. ``--run`` does all of this, after
 it has imported all files of tests, and stops at the first failure. ``--run again`` runs the tests that
-failed, after a change to these tests alone. ``--check`` reports whether the record belongs to the present
-sources, and exits with 1 if it does not. Checking needs only the standard library.
+failed, after a change to these tests alone. A run keeps the outcome of each test in a file next to the
+record; with ``--rest``, only tests that are not there run, and the record has all runs of these sources.
+``--check`` reports whether the record belongs to the present sources, and exits with 1 if it does not.
+Checking needs only the standard library.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ ORACLE_KEYS = ("oracle_calls", "oracle_replays", "oracle_seeds", "oracle_finding
 KEYS = ("date", *DEVICE_KEYS, *COUNTS, FAILURES, "without_replays", *ORACLE_KEYS, "sources")
 LEAST_ORACLE_CALLS = 5_000
 PARTS = ("imports", "tests", "without-replays", "oracle")
-AGAIN = "again"
+AGAIN, REST = "again", "rest"
 RUN_HELP = f"make the record, or these parts of it: {', '.join(PARTS)}; or {AGAIN}: the tests that failed"
 MINUTES = 2.0  # of the oracle, by default
-MODE = "GPU_RECORD_MODE"  # "add": a further shard; "again": the tests that failed, and no other
+MODE = "GPU_RECORD_MODE"  # "add": a further shard; AGAIN: the tests that failed; REST: those that did not run
 NO_TESTS = 5  # pytest's exit status where none is selected
 WORKSPACE_LIMIT = "4G"  # for each of many processes
 
@@ -62,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--files", nargs="+", default=[], metavar="NAME", help="only tests/gpu/test_NAME.py, such as jit"
     )
+    parser.add_argument("--rest", action="store_true", help="only tests that an interrupted run has left")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     options = parser.parse_args(arguments)
     if options.run is not None:
@@ -71,7 +74,12 @@ def main(arguments: list[str] | None = None) -> int:
         shard, shards = map(int, options.shard.split("/"))
         places = places_of(options.files, shard, shards)
         return run_parts(
-            options.run or PARTS, options.record, minutes, options.jobs, places, first=shard == 1
+            options.run or PARTS,
+            options.record,
+            minutes,
+            options.jobs,
+            places,
+            mode=REST if options.rest else "" if shard == 1 else "add",
         )
     if options.oracle_minutes is not None:
         return add_oracle(options.record, options.oracle_minutes, options.jobs)
@@ -140,7 +148,7 @@ def write(record: Path, counts: Mapping[str, int], failures: Sequence[str], sour
         tests ran than those that had failed.
     """
     mode = os.environ.get(MODE, "")
-    if mode or not replays_are_on():
+    if mode not in ("", REST) or not replays_are_on():
         facts = read(record)
         if facts["sources"] != sources:
             raise ValueError(f"{record} belongs to other sources: run the tests with replays first")
@@ -158,7 +166,7 @@ def write(record: Path, counts: Mapping[str, int], failures: Sequence[str], sour
 
 def _update(found: dict[str, Any], counts: Mapping[str, int], failures: Sequence[str], mode: str) -> None:
     """Replace the counts of a part of the record, add to them, or replace those of the failures."""
-    kept = {name: found[name] if mode else 0 for name in COUNTS}
+    kept = {name: 0 if mode in ("", REST) else found[name] for name in COUNTS}
     known = found[FAILURES] if mode == "add" else []
     if mode == AGAIN:
         if sum(counts.values()) != found["failed"]:
@@ -184,7 +192,7 @@ def run_parts(
     jobs: int,
     places: Sequence[Path],
     *,
-    first: bool = True,
+    mode: str = "",
 ) -> int:
     """Make parts of the record in their order, and return the first exit status that is not 0.
 
@@ -194,8 +202,8 @@ def run_parts(
     """
     tests = [*_options(record, jobs), "-m", "not nightly and not alone"]
     alone = [*_options(record, 1), "-m", "alone and not nightly"]
-    shared = _environ("" if first else "add", jobs)
-    more, off = _environ("add"), {"CUDNN_CT_REPLAY": "0"}
+    shared, more = _environ(mode, jobs), _environ(mode or "add")
+    off = {"CUDNN_CT_REPLAY": "0"}
     runs = {
         "imports": [(["--collect-only", "-qq"], dict(os.environ))],
         "tests": [(tests, shared), (alone, more)],

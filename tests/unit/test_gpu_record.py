@@ -201,30 +201,74 @@ def test_tests_that_replayed_nothing_do_not_run_without_replays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = tmp_path / "gpu_record.json"
-    monkeypatch.setattr(gpu_record, "write", lambda *_: None)
-    monkeypatch.setattr(gpu_record, "replays_are_on", lambda: True)
-    monkeypatch.setattr(conftest, "SECONDS", tmp_path / "seconds.json")
-    for mode, names in (("", "ab"), ("add", "cd")):
-        monkeypatch.setenv(gpu_record.MODE, mode)
-        recorder = conftest.GpuRecorder(record)
-        for name in names:
-            for when, seconds in (("setup", 1.0), ("call", 7.5), ("teardown", 0.0)):
-                told = [["replayed", True]] if name in "bc" and when == "teardown" else []
-                report = SimpleNamespace(
-                    nodeid=name, when=when, duration=seconds, keywords={"gpu"}, user_properties=told
-                )
-                recorder.pytest_runtest_logreport(report)  # type: ignore[arg-type]
-        recorder._write_tests()
-    assert conftest.replayed_tests(record) == {"b", "c"}
-    assert conftest.read_seconds() == dict.fromkeys("abcd", 8)
+    ran(record, monkeypatch, "", "ab", failed="a")
+    ran(record, monkeypatch, "add", "cd")
+    journal = conftest.read_journal(record, replays=True)
+    assert journal == {
+        "a": ("failed", False), "b": ("passed", True), "c": ("passed", True), "d": ("passed", False)
+    }  # fmt: skip
 
     hook = Hook()
-    config: Any = SimpleNamespace(getoption=lambda _: str(record), hook=hook)
+    config: Any = SimpleNamespace(hook=hook)
     items: Any = [SimpleNamespace(nodeid=name) for name in "abcd"]
-    conftest.leave_out_what_replayed_nothing(config, items)
+    conftest.leave_out_what_replayed_nothing(config, items, record)
     assert len(items) == 4  # replays are on
-    monkeypatch.setattr("cudnn_ct.config.replay", False)
-    conftest.leave_out_what_replayed_nothing(config, items)
+    monkeypatch.setattr(gpu_record, "replays_are_on", lambda: False)
+    conftest.leave_out_what_replayed_nothing(config, items, record)
     assert ([item.nodeid for item in items], len(hook.gone)) == (["b", "c"], 2)
     monkeypatch.setattr(gpu_record, "hash_sources", lambda: "another hash")
-    assert conftest.replayed_tests(record) is None  # all tests run
+    assert conftest.read_journal(record, replays=True) is None  # all tests run
+
+
+def ran(record: Path, monkeypatch: pytest.MonkeyPatch, mode: str, names: str, failed: str = "") -> Any:
+    """Let a recorder see tests of which "b" and "c" replay a call."""
+    monkeypatch.setattr(gpu_record, "replays_are_on", lambda: True)
+    monkeypatch.setenv(gpu_record.MODE, mode)
+    recorder = conftest.GpuRecorder(record)
+    for name in names:
+        for when in ("setup", "call", "teardown"):
+            told = [["replayed", True]] if name in "bc" and when == "teardown" else []
+            outcome = "failed" if name in failed and when == "call" else "passed"
+            report: Any = SimpleNamespace(
+                nodeid=name, when=when, duration=4.0, keywords={"gpu"}, user_properties=told, outcome=outcome
+            )
+            recorder.pytest_runtest_logreport(report)
+    return recorder
+
+
+def test_long_tests_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "SECONDS", tmp_path / "seconds.json")
+    ran(tmp_path / "gpu_record.json", monkeypatch, "", "ad")._write_seconds()
+    assert conftest.read_seconds() == dict.fromkeys("ad", 12)
+
+
+def test_rest_of_an_interrupted_run_completes_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "gpu_record.json"
+    monkeypatch.setattr(gpu_record, "device_facts", lambda: DEVICE)
+    monkeypatch.setattr(conftest, "SECONDS", tmp_path / "seconds.json")
+    ran(record, monkeypatch, "", "abc", failed="c")  # and no summary
+    monkeypatch.setenv(gpu_record.MODE, gpu_record.REST)
+    items: Any = [SimpleNamespace(nodeid=name) for name in "abcdef"]
+    conftest.leave_out_what_ran(SimpleNamespace(hook=Hook()), items, record)  # type: ignore[arg-type]
+    assert [item.nodeid for item in items] == ["d", "e", "f"]
+    recorder = ran(record, monkeypatch, gpu_record.REST, "def")
+    reports = [SimpleNamespace(nodeid=name, keywords={"gpu"}) for name in "def"]
+    terminal: Any = SimpleNamespace(stats={"passed": reports}, write_line=lambda *_, **__: None)
+    recorder.pytest_terminal_summary(terminal)
+    facts = gpu_record.read(record)
+    assert [facts[key] for key in (*gpu_record.COUNTS, "failures")] == [5, 1, 0, ["c"]]
+
+
+def test_rest_is_a_mode_of_all_processes_of_a_part(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[str] = []
+
+    def run(_: list[str], env: dict[str, str], **__: object) -> Any:
+        modes.append(env[gpu_record.MODE])
+        return SimpleNamespace(returncode=5)
+
+    monkeypatch.setattr(gpu_record.subprocess, "run", run)
+    arguments = ["--run", "tests", "without-replays", "--rest", "--record", str(record)]
+    assert gpu_record.main(arguments) == 0
+    assert modes == [gpu_record.REST] * 4
