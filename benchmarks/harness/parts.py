@@ -137,9 +137,10 @@ class Parts(NamedTuple):
         bars = [bar for target in self.targets if (bar := bar_of(target, rows, parts))]
         versions = {key: value for row in rows for key, value in row.get("about", {}).items()}
         here = device()
-        where = kept(given)["about"].get("device", here) if here == NO_GPU else here
+        known = kept(given)["about"]  # some parts report versions
+        where = known.get("device", here) if here == NO_GPU else here
         spent = round(time.monotonic() - started)
-        about = {"device": where, "seconds": spent, "seed": given.seed, **versions}
+        about = {**known, "device": where, "seconds": spent, "seed": given.seed, **versions}
         if given.json:
             measured = [row for row in rows if "about" not in row]
             found = {
