@@ -161,11 +161,11 @@ def bars(columns: tuple[str, ...], rows: list[Bar]) -> str:
 
 # The levels of docs/architecture.md from the top, with the modules that a reader meets first.
 LEVELS = (
-    ("Interfaces", ("cudnn_ct", "cli/", "dnn/", "testing")),
+    ("Interfaces", ("cudnn_ct", "torch/", "jax/", "cupy/", "cli/")),
     ("Operations", ("ops/", "captures/")),
     ("Plans, graphs, algorithms", ("plans/", "graph/", "autotune/", "certify/", "legal/")),
-    ("Arrays and CUDA", ("cuda/", "array", "descriptors", "context")),
-    ("Loader", ("_dlopen", "_lib", "_raw", "facts")),
+    ("Arrays and CUDA", ("cuda/", "array", "descriptors", "context", "_raw")),
+    ("Loader", ("_dlopen", "_lib", "facts")),
     ("Values", ("shapes/", "_bindings/", "dtypes", "errors")),
 )
 BESIDE = (
