@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -73,7 +73,20 @@ def chosen(one: Drawn) -> Pair:
         x, w = (ct.asarray(array).packed("nhwc") for array in (x, w))
     given = {"padding": one.padding, "stride": one.stride, "groups": one.groups}
     far = 0.05 if one.dtype != "float32" else 1e-2
-    return Pair(lambda: ct.conv(x, w, **given), lambda: ct.conv(x, w, **given, algo="autotune"), near=far)
+    calls = {algo: partial(ct.conv, x, w, **given, algo=algo) for algo in ("heuristic", "autotune")}
+
+    def told() -> Row:
+        return {algo: plan_after(call) for algo, call in calls.items()}
+
+    return Pair(*calls.values(), near=far, told=told)
+
+
+def plan_after(call: Callable[[], Any]) -> str:
+    """Return a line on the plan that a call uses."""
+    import cudnn_ct as ct
+
+    call()
+    return ct.last_plan().describe().partition("\n")[0]
 
 
 def transposed(*, rounds: int, seed: int, **_: Any) -> Iterator[Row]:
@@ -96,7 +109,8 @@ def upsampled(batch: int, channels: int, length: int, stride: int) -> Pair:
     x = drawn_tensor((batch, channels, length))
     w = drawn_tensor((channels, max(1, channels // 2), 2 * stride))
     given = {"stride": stride, "padding": stride // 2}
-    return Pair(lambda: ct.conv_transpose(x, w, **given), lambda: F.conv_transpose1d(x, w, **given))
+    ours = partial(ct.conv_transpose, x, w, **given)
+    return Pair(ours, lambda: F.conv_transpose1d(x, w, **given), floor=partial(ours, algo="autotune"))
 
 
 def patches(*, rounds: int, **_: Any) -> Iterator[Row]:
@@ -119,25 +133,25 @@ FIRST = """
 import json, sys, time
 import numpy as np
 import cudnn_ct as ct
-kind, seed = sys.argv[1], int(sys.argv[2])
+kind, seed, algo = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 rng = np.random.default_rng(seed)
 put = lambda *shape, dtype="float16": ct.asarray(rng.standard_normal(shape).astype("f"), dtype)
 ct.conv(put(1, 8, 9, 9), put(8, 8, 3, 3)).numpy()  # creates the handle
 if kind == "convolution":
     n, c, k, size = (int(2 ** rng.uniform(*one)) for one in ((0, 6), (3, 9), (3, 9), (3, 6)))
     x, w = put(n, c, size, size), put(k, c, 3, 3)
-    call = lambda: ct.conv(x, w, padding=1, algo="autotune")
+    call = lambda: ct.conv(x, w, padding=1, algo=algo)
 elif kind == "product":
     m, k, n = (8 * int(2 ** rng.uniform(4, 9)) for _ in range(3))
     x, w = put(m, k), put(k, n)
-    call = lambda: ct.matmul(x, w, algo="autotune")
+    call = lambda: ct.matmul(x, w, algo=algo)
 elif kind == "norm":
     columns = 8 * int(2 ** rng.uniform(4, 9))
     x, scale = put(512, columns), put(columns)
-    call = lambda: ct.layer_norm(x, scale, scale, algo="autotune").y
+    call = lambda: ct.layer_norm(x, scale, scale, algo=algo).y
 else:
     size = 32 * int(2 ** rng.uniform(1, 5))
-    x, rnn = put(50, 32, size), ct.RNN("lstm", size, size, 2, dtype="float16", algo="autotune")
+    x, rnn = put(50, 32, size), ct.RNN("lstm", size, size, 2, dtype="float16", algo=algo)
     w = put(rnn.weight_size)
     call = lambda: rnn.forward(x, w).y
 ct.synchronize()
@@ -149,14 +163,25 @@ FIRST_CALLS = {"convolution": 8, "product": 2, "norm": 2, "network": 2}
 
 
 def first(*, seed: int, **_: Any) -> Iterator[Row]:
-    """Yield the milliseconds of first autotuned calls, each in a process of its own without a store."""
-    environ = {**os.environ, "CUDNN_CT_ALGO_CACHE": "off"}
+    """Yield the milliseconds of first autotuned calls, each in a process of its own without a store.
+
+    The floor is a first call that times nothing: the heuristic choice.
+    """
     for kind, number in FIRST_CALLS.items():
         for place in range(number):
-            command = [sys.executable, "-c", FIRST, kind, str(seed + place)]
-            done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
             row: Row = {"row": f"{kind} {place}"}
-            if done.returncode:
-                yield row | {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:200]}
-            else:
-                yield row | json.loads(done.stdout.splitlines()[-1])
+            try:
+                floor, ms = (first_call(kind, seed + place, algo) for algo in ("heuristic", "autotune"))
+                yield row | {"ms": ms, "ms_floor": floor}
+            except RuntimeError as error:
+                yield row | {"error": str(error)[:200]}
+
+
+def first_call(kind: str, seed: int, algo: str) -> float:
+    """Return the milliseconds of a first call in a process of its own."""
+    command = [sys.executable, "-c", FIRST, kind, str(seed), algo]
+    environ = {**os.environ, "CUDNN_CT_ALGO_CACHE": "off"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no output"])[-1])
+    return float(json.loads(done.stdout.splitlines()[-1])["ms"])

@@ -60,7 +60,8 @@ def pair_of(
 
     step = step or (lambda function, x: function(x))
     if how == "eager":
-        return Pair(lambda: ours(x), lambda: step(theirs, x), near)
+        least = floor and as_graph(floor)
+        return Pair(lambda: ours(x), lambda: step(theirs, x), near, floor=least)
     captured = ct.capture(ours, operands="pointer")
     if how == "captured / compiled":
         fast = torch.compile(theirs, mode="reduce-overhead")
@@ -267,7 +268,29 @@ def resnet(batch: int, how: str) -> Pair:
     torch.backends.cudnn.benchmark = True
     model = torchvision.models.resnet50().eval().cuda().half().to(memory_format=torch.channels_last)
     x = drawn_tensor((batch, 3, 224, 224), "float16", channels_last=True)
-    return pair_of(OurResNet(model), model, how, x, near=5e-2)
+    floor = convolutions_alone(model, x)
+    return pair_of(OurResNet(model), model, how, x, near=5e-2, floor=floor)
+
+
+def convolutions_alone(model: Any, x: Any) -> Call:
+    """Return a function that computes the convolutions of a model by PyTorch, and nothing else."""
+    import torch
+    import torch.nn.functional as F  # noqa: N812
+
+    calls, handles = [], []
+
+    def kept(module: Any, operands: tuple[Any, ...]) -> None:
+        given = (module.weight.detach(), None, module.stride, module.padding)
+        calls.append(partial(F.conv2d, operands[0], *given))
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            handles.append(module.register_forward_pre_hook(kept))
+    with torch.no_grad():
+        model(x)
+    for handle in handles:
+        handle.remove()
+    return lambda: [call() for call in calls]
 
 
 class OurResNet:

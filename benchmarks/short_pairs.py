@@ -19,7 +19,8 @@ class Pair(NamedTuple):
     """Two calls and the largest difference of their results, relative to the largest element.
 
     ``host`` asks for host time, with an idle device before a loop, instead of time on the device. No call of
-    this kind is faster than ``floor``. That of host time is found: the launch of our graph.
+    this kind is faster than ``floor``. That of host time is found: the launch of our graph. ``told`` returns
+    more of the row after the times, such as the names of algorithms.
     """
 
     ours: Call
@@ -27,6 +28,7 @@ class Pair(NamedTuple):
     near: float | None = 2e-2
     host: bool = False
     floor: Call | None = None
+    told: Callable[[], Row] | None = None
 
 
 def rows_of(pairs: dict[str, Callable[[], Pair]], rounds: int) -> Iterator[Row]:
@@ -63,7 +65,7 @@ def measured(pair: Pair, rounds: int) -> Row:
             floor()
             row["floor_us"] = statistics.median(timer(floor, calls) for _ in range(rounds))
             row["floor"] = row["floor_us"] / row["theirs_us"]
-    return row
+        return row | (pair.told() if pair.told else {})
 
 
 def launch_alone() -> Call | None:
