@@ -352,7 +352,7 @@ def test_each_target_of_the_table_of_speed_has_a_part() -> None:
 def test_added_rows_keep_the_others_and_their_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rows.json"
     old = [{"part": "fast", "row": "a", "us": 1.0}, {"part": "slow", "row": "b", "us": 2.0}]
-    file.write_text(json.dumps({"about": {"device": "NVIDIA H200"}, "rows": old}))
+    file.write_text(json.dumps({"about": {"device": "NVIDIA H200", "cudnn": "9.19.0"}, "rows": old}))
     benchmark = parts.Parts("one", Path("one.py"), {"fast": list, "slow": list}, ())
     new = {"part": "slow", "row": "c", "us": 3.0}
     monkeypatch.setattr(parts.Parts, "run", lambda *_: [new])
@@ -360,10 +360,28 @@ def test_added_rows_keep_the_others_and_their_gpu(tmp_path: Path, monkeypatch: p
     assert benchmark.main(argparse.ArgumentParser(), ["--part", "slow", "--add", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert (found["rows"], found["about"]["device"]) == ([old[0], new], "NVIDIA H200")
+    assert found["about"]["cudnn"] == "9.19.0"  # of a part that reported it
     monkeypatch.setattr(parts, "device", lambda: "NVIDIA H100")
     benchmark.main(argparse.ArgumentParser(), ["--part", "slow", "--json", str(file)])
     found = json.loads(file.read_text())
     assert (found["rows"], found["about"]["device"]) == ([new], "NVIDIA H100")
+
+
+def test_first_calls_have_a_floor_that_times_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **_: Any) -> Any:
+        kind, seed, algo = command[3:]
+        if kind == "norm":
+            return SimpleNamespace(returncode=1, stderr="Traceback\nValueError: no engine\n")
+        ms = int(seed) + 100 * (algo == "autotune")
+        return SimpleNamespace(returncode=0, stdout=f'a line\n{{"ms": {ms}}}\n')
+
+    monkeypatch.setattr(short_choices.subprocess, "run", run)
+    rows = {row.pop("row"): row for row in short_choices.first(seed=7)}
+    assert rows["convolution 1"] == {"ms": 108, "ms_floor": 8}
+    assert rows["norm 0"] == {"error": "ValueError: no engine"}
+    own = [{"part": "first", "row": name, **row} for name, row in rows.items()]
+    bars = [bar_of(target, own, ["first"]) for target in table_of_speed.TARGETS]
+    assert {bar.name: bar.floor for bar in bars if bar}["first autotuned product, ms"] == 8
 
 
 def test_target_counts_the_rows_with_its_word() -> None:
