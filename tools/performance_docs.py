@@ -140,13 +140,18 @@ def norms_by_row(records: list[Record]) -> str:
     """Return a table of normalisations of rows compared with PyTorch, a copy and the best engine."""
     names = ("torch", "ct_heuristic", "ct_autotune", "ct_best")
     lines = []
-    for row in of_section(records, "rows"):
+    for row in sorted(of_section(records, "rows"), key=by_name_and_size):
         times = row["times"]
         cells = [f"{times[name]:.1f}" if name in times else "-" for name in names]
         tuned = times["ct_autotune"] / times["torch"] if "ct_autotune" in times else None
         lines.append([row["id"], *cells, f"{row['floor']:.1f}", ratio(tuned)])
     heads = ["", "PyTorch", "heuristic", "autotune", "best engine", "memory", "autotune / PyTorch"]
     return f"{_about(records)}\n\n{markdown(heads, lines)}"
+
+
+def by_name_and_size(row: Record) -> list[tuple[int, str]]:
+    """Return a key that sorts names, and the numbers in them by their size."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", row["id"])]
 
 
 def products_by_kind(records: list[Record]) -> str:
