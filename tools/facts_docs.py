@@ -30,7 +30,7 @@ PARTS = {
     "order": ("first", "last", "also"),
 }
 
-MINORS = range(19, 29)  # the versions of docs/support.md
+FIRST, NEWEST = 19, 28  # minor versions of docs/support.md; facts may begin or end with newer ones
 WRONG = ("wrong", "inaccurate", "crash", "hang", "unsupported")  # effects that it lists
 
 
@@ -93,8 +93,9 @@ def _versions() -> Iterator[str]:
     """Yield a row for each minor version: the facts that begin and end with it, and what its headers add."""
     yield "| cuDNN | no longer | from this version on | new in its headers |"
     yield "|---|---|---|---|"
-    for minor in MINORS:
-        rows = [row for row in table() if row.get("effect") in WRONG and "operations" in row]
+    rows = [row for row in table() if row.get("effect") in WRONG and "operations" in row]
+    bounds = [_minor(row, bound) for row in rows for bound in ("from", "before")]
+    for minor in range(FIRST, max(NEWEST, *bounds) + 1):
         began = [row for row in rows if _minor(row, "from") == minor]
         ended = [row for row in rows if _minor(row, "before") == minor and row not in began]
         yield _line(f"9.{minor}", _names(ended), _names(began), _new(minor))
