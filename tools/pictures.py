@@ -46,24 +46,31 @@ def main() -> int:
 
 def pictures() -> dict[str, str]:
     """Return the text of each picture."""
-    charts = {name: bars(*rows_of(page, table, columns)) for name, page, table, columns in CHARTS}
+    charts = {
+        name: bars(f"Times of {subject} relative to PyTorch", *rows_of(page, name_of_table, columns))
+        for name, subject, page, name_of_table, columns in CHARTS
+    }
     return {"architecture": architecture(), "speed": speed(), **charts}
 
 
 # --- charts ------------------------------------------------------------------------------------------------
 
 PERFORMANCE, ATTENTION, LAYERS = "docs/performance.md", "docs/attention.md", "docs/layer-calls.md"
+MATMUL = "docs/matmul-and-norms.md"
 AUTOTUNE, HEURISTIC, OVER_TORCH = "autotune / PyTorch", "heuristic / PyTorch", "ours / PyTorch"
 
-# The picture, the page, the name in the marks of the table, and the columns that are drawn.
+# The picture, its subject, the page, the name in the marks of the table, and the columns that are drawn.
 CHARTS = (
-    ("conv", PERFORMANCE, "conv", (AUTOTUNE, HEURISTIC)),
-    ("layers", PERFORMANCE, "layers", (OVER_TORCH,)),
-    ("rnn", PERFORMANCE, "rnn", (AUTOTUNE, HEURISTIC)),
-    ("host", PERFORMANCE, "host-operations", (OVER_TORCH,)),
-    ("attention", ATTENTION, "attention", ("ours / cuDNN backend", "ours / flash backend")),
-    ("products", "docs/matmul-and-norms.md", "products", (AUTOTUNE, HEURISTIC)),
-    ("norms", "docs/matmul-and-norms.md", "norms", (AUTOTUNE,)),
+    ("conv", "convolutions on the GPU", PERFORMANCE, "conv", (AUTOTUNE, HEURISTIC)),
+    ("layers", "layers on the GPU", PERFORMANCE, "layers", (OVER_TORCH,)),
+    ("rnn", "recurrent networks on the GPU", PERFORMANCE, "rnn", (AUTOTUNE, HEURISTIC)),
+    ("host", "calls on the host", PERFORMANCE, "host-operations", (OVER_TORCH,)),
+    (
+        *("attention", "attention on the GPU", ATTENTION, "attention"),
+        ("ours / cuDNN backend", "ours / flash backend"),
+    ),
+    ("products", "products on the GPU", MATMUL, "products", (AUTOTUNE, HEURISTIC)),
+    ("norms", "normalisations on the GPU", MATMUL, "norms", (AUTOTUNE,)),
 )
 
 # The bars of the picture in README.md: a label, and where its ratio is.
@@ -135,7 +142,7 @@ def speed() -> str:
     for label, page, table, row, column in SPEED:
         (ratio,) = (bar.ratios for bar in rows_of(page, table, (column,))[1] if bar.label == row)
         found.append(Bar(label, ratio))
-    return bars(("GPU time relative to PyTorch (geometric mean)",), found)
+    return bars("GPU time relative to PyTorch", ("GPU time relative to PyTorch (geometric mean)",), found)
 
 
 WIDTH, STEP, TOP, NUMBERS = 760, 15, 44, 44  # pixels; the numbers have a column at the right
@@ -143,7 +150,7 @@ LETTER = 6.6  # width of a letter of a label, which is at most this in common fo
 MOST = 2.5  # ratios above are drawn as long as this one, and their bars are cut
 
 
-def bars(columns: tuple[str, ...], rows: list[Bar]) -> str:
+def bars(title: str, columns: tuple[str, ...], rows: list[Bar]) -> str:
     """Draw a horizontal bar and a number for each ratio, and a line at 1."""
     left = 20 + LETTER * max(len(row.label) for row in rows)
     end = min(MOST, max(1.2, *(ratio or 0 for row in rows for ratio in row.ratios)))
@@ -174,7 +181,7 @@ def bars(columns: tuple[str, ...], rows: list[Bar]) -> str:
     shapes += numbers  # above the line
     note = "1: as fast as PyTorch; a shorter bar is faster"
     shapes.append(text(WIDTH - 8, bottom + 14, note, size=11, colour=PALE, anchor="end"))
-    return svg(WIDTH, bottom + 24, shapes)
+    return svg(title, WIDTH, bottom + 24, shapes)
 
 
 # --- the architecture --------------------------------------------------------------------------------------
@@ -212,18 +219,19 @@ def architecture() -> str:
         shapes += [box(566, y, 180, height, OURS, LINE), text(582, y + 30, title, size=14, bold=True)]
         shapes.append(text(582, y + 54, module, size=12, colour=PALE))
         shapes += [text(582, y + 84 + 20 * line, word, size=13) for line, word in enumerate(words)]
-    return svg(WIDTH, bottom + 68, shapes)
+    return svg("The levels of the package and the libraries that it calls", WIDTH, bottom + 68, shapes)
 
 
 # --- shapes ------------------------------------------------------------------------------------------------
 
 
-def svg(width: int, height: float, shapes: Iterable[str]) -> str:
-    """Return a picture."""
+def svg(title: str, width: int, height: float, shapes: Iterable[str]) -> str:
+    """Return a picture; screen readers read its title."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" font-family="sans-serif">'
     )
-    return "\n".join([head, box(0, 0, width, height, PAPER), *shapes, "</svg>", ""])
+    named = f"<title>{escape(title)}</title>"
+    return "\n".join([head, named, box(0, 0, width, height, PAPER), *shapes, "</svg>", ""])
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, line: str = "none") -> str:
