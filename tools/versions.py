@@ -65,12 +65,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0, help="of the oracle (default: %(default)s)")
     parser.add_argument("--part", nargs="+", choices=ALL, help="of the record (default: those of its kind)")
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="only every Nth file of tests on a GPU")
+    parser.add_argument("--rest", action="store_true", help="only tests that an interrupted run has left")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="default: %(default)s")
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
     options, tests = parser.parse_args(given[:cut]), given[cut + 1 :] or list(TIERS)
     if options.gpu:
-        more = (options.minutes, options.jobs, options.part, options.shard)
+        more = (options.minutes, options.jobs, options.part, options.shard, options.rest)
         return max(on_gpu(folder, *more) for folder in options.gpu)
     results = {}
     for version in options.versions or VERSIONS:
@@ -105,7 +106,12 @@ def run(version: str, tests: list[str]) -> dict[str, Any]:
 
 
 def on_gpu(
-    folder: Path, minutes: float, jobs: int, parts: Sequence[str] | None = None, shard: str = "1/1"
+    folder: Path,
+    minutes: float,
+    jobs: int,
+    parts: Sequence[str] | None = None,
+    shard: str = "1/1",
+    rest: bool = False,
 ) -> int:
     """Make the record of the cuDNN in a folder on this GPU, and return the exit status of what failed."""
     library = min(folder.rglob("libcudnn.so.9"), default=None)
@@ -123,7 +129,7 @@ def on_gpu(
     record = ["tools/gpu_record.py", "--record", str(RECORDS / f"{name}.json"), *more, *files]
     facts = ["-m", "tests.facts.canary", "--json", str(RECORDS / f"{name}-facts.json"), *more]
     facts += ["--seconds", "10"]
-    run = ["--oracle-minutes", str(minutes), "--shard", shard, "--run", *tested]
+    run = ["--oracle-minutes", str(minutes), "--shard", shard, *["--rest"] * rest, "--run", *tested]
     commands = [[*record, *run]] if tested else []
     status = 0
     for command in (*commands, *([facts] if "facts" in wanted else [])):
