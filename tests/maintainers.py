@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import cudnn_ct
+from .processes import ROOT, Done, run_python
 
-TOOLS = Path(__file__).resolve().parents[1] / "tools"
+TOOLS = ROOT / "tools"
 
 
 def tool(name: str) -> Any:
@@ -27,14 +24,6 @@ def tool(name: str) -> Any:
         sys.path.remove(str(TOOLS))
 
 
-def run_tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_tool(name: str, *arguments: object) -> Done:
     """Run a tool with this package, in a process of its own."""
-    roots = [str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(TOOLS / f"{name}.py"), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_python("-W", "error", TOOLS / f"{name}.py", *arguments)

@@ -1,11 +1,8 @@
 """The generated bindings compared with the headers of cuDNN and the symbols of its library."""
 
-import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +11,10 @@ from cuda.pathfinder import find_nvidia_header_directory
 from cudnn_ct import _bindings
 from cudnn_ct._bindings.functions import FUNCTIONS
 from tests.nightly import some
+from tests.processes import ROOT, Done, answer_of, output_of, run_python
 
 pytest.importorskip("pycparser", reason="the generator reads headers with pycparser")
 
-ROOT = Path(__file__).resolve().parents[2]
 BINDINGS = Path(_bindings.__file__).parent
 EXTRA_HEADERS = [Path(path) for path in os.environ.get("CUDNN_CT_TEST_HEADERS", "").split(os.pathsep) if path]
 
@@ -30,9 +27,8 @@ def headers() -> Path:
     return Path(found)
 
 
-def generator(checkout: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, checkout / "tools" / "gen_bindings.py", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def generator(checkout: Path, *arguments: object) -> Done:
+    return run_python(checkout / "tools" / "gen_bindings.py", *arguments)
 
 
 @pytest.fixture
@@ -43,7 +39,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check(checkout: Path) -> subprocess.CompletedProcess[str]:
+def check(checkout: Path) -> Done:
     result = generator(checkout, "--check")
     if result.returncode == 2 and "made from" in result.stderr:
         pytest.skip(result.stderr.strip())
@@ -107,9 +103,7 @@ def test_bindings_agree_with_headers(headers: Path, checkout: Path, include: Pat
     assert result.returncode == 0, result.stdout
 
 
-def compare_headers(
-    checkout: Path, headers: Path, *changes: tuple[str, str, str]
-) -> subprocess.CompletedProcess[str]:
+def compare_headers(checkout: Path, headers: Path, *changes: tuple[str, str, str]) -> Done:
     """Run the generator on headers with changes: the name of a header, a pattern, and its replacement."""
     folder = checkout / "headers"
     folder.mkdir()
@@ -212,8 +206,7 @@ def test_library_exports_every_function(headers: Path) -> None:
     libraries = sorted(headers.parent.glob("lib*/libcudnn.so.9"))
     if not libraries:
         pytest.skip(f"no libcudnn.so.9 next to {headers}")
-    command = [sys.executable, "-c", EXPORTED, str(libraries[0]), *FUNCTIONS]
-    version, *missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    version, *missing = output_of("-c", EXPORTED, libraries[0], *FUNCTIONS).split()
     assert missing == [name for name, function in FUNCTIONS.items() if function.since > int(version)]
 
 
@@ -231,8 +224,6 @@ print(json.dumps([[line.decode() for line in lines] for lines in seen]))
 
 
 def test_callback_gets_every_line_of_a_message(headers: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (lines,) = (lines for lines in json.loads(done.stdout) if "cudnnSetTensorNdDescriptor" in lines[0])
+    (lines,) = (lines for lines in answer_of(CALLBACK) if "cudnnSetTensorNdDescriptor" in lines[0])
     assert any("CUDNN_DATA_HALF" in line for line in lines)
     assert any("[2,3,4,5]" in line for line in lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,10 @@ import cudnn_ct as ct
 from tests.elf_files import make_cudnn
 from tests.maintainers import run_tool, tool
 
-from .test_cli import CONV, DEVICE, no_gpu, planner
-from .test_info import WHEEL, needs_cudnn
-
-__all__ = ["no_gpu", "planner"]  # fixtures, known here by their import
+from .test_cli import CONV, DEVICE
+from .wheels import FOLDERS, WHEEL, needs_cudnn
 
 tool("bisect_cudnn")
-OTHERS = [folder for folder in os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(":") if folder]
 
 # The shape of its result is wrong from a version on.
 GRAPH = """
@@ -38,7 +34,7 @@ def graph():
 
 @pytest.mark.nightly
 @needs_cudnn
-@pytest.mark.usefixtures("planner")
+@pytest.mark.usefixtures("can_plan")
 def test_bisect_plans_a_graph_of_a_file(cudnn: int, tmp_path: Path) -> None:
     assert WHEEL is not None
     file = tmp_path / "problem.py"
@@ -58,12 +54,12 @@ def test_bisect_plans_a_graph_of_a_file(cudnn: int, tmp_path: Path) -> None:
 
 
 @needs_cudnn
-@pytest.mark.usefixtures("planner")
-@pytest.mark.skipif(not OTHERS, reason="no other cuDNN 9 at hand (CUDNN_CT_TEST_CUDNNS)")
+@pytest.mark.usefixtures("can_plan")
+@pytest.mark.skipif(not FOLDERS, reason="no other cuDNN 9 at hand (CUDNN_CT_TEST_CUDNNS)")
 def test_bisect_names_the_first_version_that_does_not_plan(cudnn: int, tmp_path: Path) -> None:
     file = tmp_path / "problem.py"
     file.write_text(GRAPH.format(first_bad=cudnn))
-    ran = run_tool("bisect_cudnn", str(WHEEL), *OTHERS, "--gpu", str(DEVICE), "--file", str(file), "--json")
+    ran = run_tool("bisect_cudnn", WHEEL, *FOLDERS, "--gpu", DEVICE, "--file", file, "--json")
     told = json.loads(ran.stdout)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     good = any(row["status"] == "ok" for row in told["versions"])
@@ -79,7 +75,7 @@ def divmod_version(version: int) -> tuple[int, int, int]:
 
 
 @needs_cudnn
-@pytest.mark.usefixtures("planner")
+@pytest.mark.usefixtures("can_plan")
 def test_bisect_plans_a_convolution() -> None:
     ran = run_tool("bisect_cudnn", str(WHEEL), *CONV, "--dtype", "float16", "--gpu", str(DEVICE))
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -2,50 +2,58 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import cudnn_ct
-from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
+from tests.processes import answer_of
 
-PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-ONLY_WHEELS = [step for step in CUDNN_STEPS if step[0] == "wheel"]
+from .wheels import WHEEL
+
+PRELUDE = """
+import ctypes, json
+import cudnn_ct as ct
+from cudnn_ct import _lib
+from cudnn_ct.dtypes import DTYPES
+from cudnn_ct.shapes import causal_conv as shapes
+
+lib = _lib.load()
+room = (ctypes.c_char * 65536)()
+p = ctypes.addressof(room) // 256 * 256 + 256  # an aligned address
+
+def status(function, *arguments):
+    try:
+        getattr(lib, function)(*arguments)
+    except ct.CudnnError as error:
+        return error.status
+    return 0
+
+def accepts(shape_of, *arguments):
+    try:
+        return bool(shape_of(*arguments))
+    except ValueError:
+        return False
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with copies of libcudnn.so.9 and libcudnn_ext.so.9, and nothing else."""
-    wheel = search(CUDNN, ONLY_WHEELS, SearchContext()).path
-    if wheel is None or not (wheel.parent / "libcudnn_ext.so.9").exists():
+    if WHEEL is None or not (WHEEL.parent / "libcudnn_ext.so.9").exists():
         pytest.skip("no wheel of a cuDNN with libcudnn_ext is installed")
     for name in ("libcudnn.so.9", "libcudnn_ext.so.9"):
-        shutil.copy(wheel.parent / name, tmp_path)
+        shutil.copy(WHEEL.parent / name, tmp_path)
     return tmp_path
 
 
 def answer(folder: Path, code: str) -> Any:
-    environ = {"PYTHONPATH": PYTHONPATH, "CUDNN_CT_LIBRARY": f"{folder}/libcudnn.so.9"}
-    done = subprocess.run(
-        [sys.executable, "-c", f"import json\nimport cudnn_ct as ct\nfrom cudnn_ct import _lib\n{code}"],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of(PRELUDE + code, CUDNN_CT_LIBRARY=folder / "libcudnn.so.9")
 
 
 def test_set_of_one_library_loads_and_names_what_it_lacks(folder: Path) -> None:
     code = """
-library = _lib.load()
 try:
     ct.TensorDescriptor(ct.TensorSpec.packed((1, 2, 3, 4), "float32"))
 except ct.NotSupportedError as error:
@@ -53,7 +61,7 @@ except ct.NotSupportedError as error:
 with open("/proc/self/maps") as maps:
     others = sorted({row.split("/")[-1].strip() for row in maps if "libcudnn" in row})
 info = ct.library_info()
-print(json.dumps([library.kind, library.version, caught, others, info.kind, info.version, info.problem]))
+print(json.dumps([lib.kind, lib.version, caught, others, info.kind, info.version, info.problem]))
 """
     kind, version, caught, others, of_info, text, problem = answer(folder, code)
     assert (kind, of_info, problem) == ("ext", "ext", None)
@@ -67,25 +75,13 @@ print(json.dumps([library.kind, library.version, caught, others, info.kind, info
 def test_c_functions_accept_the_widths_and_dtypes_of_the_package(folder: Path) -> None:
     """Without a GPU a valid call is NOT_INITIALIZED (1001), and an invalid one another error."""
     code = """
-import ctypes
-from cudnn_ct.shapes.causal_conv import WIDTHS
-room = (ctypes.c_char * 65536)()
-p = ctypes.addressof(room) // 256 * 256 + 256
-lib = _lib.load()
-def status(function, *arguments):
-    try:
-        function(*arguments)
-    except ct.CudnnError as error:
-        return error.status
-    return 0
 found = {}
 for last in ("", "Nwh"):
-    forward = getattr(lib, f"cudnnCausalConv1d{last}Forward")
-    backward = getattr(lib, f"cudnnCausalConv1d{last}Backward")
+    forward, backward = (f"cudnnCausalConv1d{last}{step}" for step in ("Forward", "Backward"))
     for code, wide in ((0, 0), (1, 1), (2, 0), (9, 0)):
         found[f"{last} dtype {code}"] = status(forward, None, p, p, p, p, 1, 4, 16, 4, code, 1)
         found[f"{last} gradients {code}"] = status(backward, None, *[p] * 7, 1, 4, 16, 4, code, wide, 0)
-    for width in WIDTHS:
+    for width in shapes.WIDTHS:
         found[f"{last} width {width}"] = status(forward, None, p, p, p, p, 1, 4, 16, width, 0, 0)
     found[f"{last} empty"] = status(forward, None, p, p, p, p, 0, 4, 16, 4, 0, 1)
     found[f"{last} int8"] = status(forward, None, p, p, p, p, 1, 4, 16, 4, 3, 1)
@@ -103,26 +99,9 @@ print(json.dumps([found, bool(lib._last_error_text())]))
 def test_c_functions_accept_the_lengths_of_the_package(folder: Path) -> None:
     """The sizes of buffers need no GPU; without one, a valid call is NOT_INITIALIZED (1001)."""
     code = """
-import ctypes
-from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.shapes.causal_conv import fft_causal_conv_shape
-room = (ctypes.c_char * 65536)()
-p = ctypes.addressof(room) // 256 * 256 + 256
-lib = _lib.load()
 if lib.why_missing("cudnnFFTCausalConv1dForward"):
     print(json.dumps([]))
     raise SystemExit
-def status(function, *arguments):
-    try:
-        getattr(lib, function)(*arguments)
-    except ct.CudnnError as error:
-        return error.status
-    return 0
-def accepts(length, width, dtype):
-    try:
-        return bool(fft_causal_conv_shape((1, 4, length), (4, width), dtype))
-    except ValueError:
-        return False
 wrong = []
 for dtype in ("float16", "bfloat16", "float32", "float64", "int8"):
     for width in [2**n for n in range(6, 26)] + [100, 192, 6000]:
@@ -135,7 +114,8 @@ for dtype in ("float16", "bfloat16", "float32", "float64", "int8"):
                 status("cudnnFFTCausalConv1dBackward", None, *[p] * 5, *sizes),
             }
             found = size == 0 or tiles <= {0, 1001}
-            ours = dtype != "int8" and accepts(length, width, dtype)
+            x, w = (1, 4, length), (4, width)
+            ours = dtype != "int8" and accepts(shapes.fft_causal_conv_shape, x, w, dtype)
             big = max((one.value for one in bytes_), default=0)
             if found != ours or (size == 0 and big > 33 * length * 4):
                 wrong.append([dtype, width, length, size, sorted(tiles), ours, big])
@@ -148,26 +128,9 @@ print(json.dumps(wrong))
 
 def test_c_functions_accept_the_pairs_of_widths_of_the_package(folder: Path) -> None:
     code = """
-import ctypes
-from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.shapes.causal_conv import b2b_causal_conv_shape
-room = (ctypes.c_char * 65536)()
-p = ctypes.addressof(room) // 256 * 256 + 256
-lib = _lib.load()
 if lib.why_missing("cudnnB2BCausalConv1dForward"):
     print(json.dumps([]))
     raise SystemExit
-def status(function, *arguments):
-    try:
-        getattr(lib, function)(*arguments)
-    except ct.CudnnError as error:
-        return error.status
-    return 0
-def accepts(projection, mixer):
-    try:
-        return bool(b2b_causal_conv_shape((1, 4, 3, 16), (4, 3, projection), (4, mixer), (4,)))
-    except ValueError:
-        return False
 def both(projection, mixer, code, wide):
     sizes = (1, 4, 16, projection, mixer, code)
     return {
@@ -178,7 +141,8 @@ wrong = []
 for projection in (1, 2, 3, 8, 31, 32, 33):
     for mixer in (1, 2, 3, 7, 100, 255, 256, 257):
         found = both(projection, mixer, 0, 0)
-        if (found <= {0, 1001}) != accepts(projection, mixer):
+        given = (1, 4, 3, 16), (4, 3, projection), (4, mixer), (4,)
+        if (found <= {0, 1001}) != accepts(shapes.b2b_causal_conv_shape, *given):
             wrong.append([projection, mixer, sorted(found)])
 for dtype in ("float16", "bfloat16", "float32", "float64"):
     found = both(4, 7, DTYPES[dtype].code, int(dtype == "float64"))

@@ -10,35 +10,21 @@ from pathlib import Path
 
 import pytest
 
-import cudnn_ct as ct
 from tests.elf_files import make_cudnn
 from tests.nightly import share, some
 
-from .test_info import WHEEL, needs_cudnn, run
+from .test_info import run
+from .wheels import WHEEL, needs_cudnn
 
 DEVICE = Path(__file__).parents[1] / "devices" / "h200-cudnn-9.19.json"
 CONV = ("--x", "8,64,28,28", "--w", "64,64,3,3", "--padding", "1")
-
-
-@pytest.fixture
-def planner(cudnn: int) -> None:
-    if cudnn < 90800:
-        pytest.skip("cuDNN plans for a described device from 9.8 on")
-
-
-@pytest.fixture
-def no_gpu(cudnn: int) -> str:
-    available = ct.available()
-    if available:
-        pytest.skip("there is a GPU here")
-    return available.reason
 
 
 # --- planning ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("direction", some(["forward", "backward_data", "backward_filter"], 3))
-@pytest.mark.usefixtures("planner")
+@pytest.mark.usefixtures("can_plan")
 def test_algorithms_plans_for_a_described_gpu(direction: str) -> None:
     ran = run(
         "algorithms", *CONV, "--gpu", str(DEVICE), "--dtype", "float16", "--layout", "nhwc",
@@ -55,7 +41,7 @@ def test_algorithms_plans_for_a_described_gpu(direction: str) -> None:
     assert "need a handle" in told["skipped"][0]
 
 
-@pytest.mark.usefixtures("planner")
+@pytest.mark.usefixtures("can_plan")
 def test_algorithms_prints_a_planned_table_without_times() -> None:
     ran = run("algorithms", *CONV, "--padding", "0:1,2:1", "--gpu", str(DEVICE))
     assert ran.returncode == 0, ran.stderr
@@ -67,7 +53,7 @@ def test_algorithms_prints_a_planned_table_without_times() -> None:
     assert lines[-1].startswith("legacy algorithms are skipped: they need a handle")
 
 
-@pytest.mark.usefixtures("planner")
+@pytest.mark.usefixtures("can_plan")
 def test_algorithms_explains_why_engines_reject_a_convolution(cudnn: int) -> None:
     arguments = ("algorithms", *CONV, "--dtype", "float64", "--gpu", str(DEVICE), "--explain")
     ran = run(*arguments)
@@ -83,7 +69,7 @@ def test_algorithms_explains_why_engines_reject_a_convolution(cudnn: int) -> Non
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("planner")
+@pytest.mark.usefixtures("can_plan")
 def test_commands_name_the_description_that_cudnn_rejects(tmp_path: Path) -> None:
     path, calls = tmp_path / "device.json", tmp_path / "calls.json"
     path.write_text('{"deviceVer": 900}')
@@ -166,7 +152,7 @@ UNRESOLVED = "doctor: unresolved-symbols: libcudnn_engines_runtime_compiled.so.9
 
 
 @needs_cudnn
-@pytest.mark.usefixtures("planner")
+@pytest.mark.usefixtures("can_plan")
 def test_algorithms_prints_the_doctors_verdict_when_planning_fails(without_engines: Path) -> None:
     ran = run("algorithms", *CONV, "--gpu", str(DEVICE), library=without_engines)
     assert ran.returncode == 1
@@ -186,7 +172,7 @@ def test_algorithms_prints_one_line_when_no_cudnn_exists(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["supports", "compile"])
-@pytest.mark.usefixtures("planner")
+@pytest.mark.usefixtures("can_plan")
 def test_planning_commands_escape_text_of_the_file(command: str, tmp_path: Path) -> None:
     escape, x = "\x1b[31m\x9b", {"shape": [4, 8, 8, 8]}
     rows = {

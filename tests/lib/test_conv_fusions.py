@@ -25,10 +25,10 @@ from cudnn_ct.typing import Layout
 from tests.fusion_cases import IMAGES, WINDOW, channels, training_problems
 from tests.nightly import share
 
-from .test_graph import DEVICE, _can_plan, in_child
+from .test_graph import DEVICE, in_child
 from .test_graph_operations import engines_missing, why_not_planned
 
-__all__ = ["_can_plan"]  # a fixture, known here by its import
+pytestmark = pytest.mark.usefixtures("can_plan")
 
 HOPPER = (9, 0)
 

@@ -22,9 +22,9 @@ from cudnn_ct.plans.base import unsupported
 from tests.graph_kinds import KINDS
 from tests.rejected_graphs import REJECTED, matmul
 
-from .test_graph import DEVICE, IMAGES, _can_plan, in_child, problem
+from .test_graph import DEVICE, IMAGES, in_child, problem
 
-__all__ = ["_can_plan"]  # a fixture, known here by its import
+pytestmark = pytest.mark.usefixtures("can_plan")
 
 SHARE = 0.9  # of the messages that must name the property to change
 SENTENCES = 92800  # the first version whose lines name most properties of attention

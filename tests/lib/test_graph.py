@@ -9,9 +9,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
@@ -46,17 +43,12 @@ from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
 from cudnn_doctor import libraryset, sandbox
 from tests.nightly import share
+from tests.processes import ROOT, run_python
 
-ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "tests" / "devices" / "h200-cudnn-9.19.json"
 DIRECTIONS = ("forward", "backward_data", "backward_filter")
 COARSE = {"tensor_core", "down_convert_inputs"}
-
-
-@pytest.fixture(autouse=True)
-def _can_plan(cudnn: int) -> None:
-    if cudnn < 90800:
-        pytest.skip("cuDNN plans for a described device from 9.8 on")
+pytestmark = pytest.mark.usefixtures("can_plan")
 
 
 def in_child(test: Callable[[], None]) -> Callable[[], None]:
@@ -66,15 +58,9 @@ def in_child(test: Callable[[], None]) -> Callable[[], None]:
     def parent() -> None:
         code = f"import {test.__module__} as t, tests.lib.test_graph as g; g.load_stub(); "
         code += f"t.{test.__name__}.__wrapped__()"
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-W", "ignore:cuDNN ", "-c", code],  # known defects
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,  # on stderr, cuDNN names every symbol that the stub lacks
-            text=True,
-            timeout=200,
-        )
+        done = run_python("-W", "error", "-W", "ignore:cuDNN ", "-c", code, timeout=200)  # known defects
         assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
+        # On stderr, cuDNN names every symbol that the stub lacks.
         assert "Could not load symbol" not in done.stderr, "the stub lacks a function"
 
     return parent

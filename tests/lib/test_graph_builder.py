@@ -22,9 +22,9 @@ from tests.built_attention import BUILT, BUILT_GRADIENTS, build, build_backward,
 from tests.nightly import share
 from tests.oracle.graph_draws import draw_graph
 
-from .test_graph import DEVICE, _can_plan, in_child
+from .test_graph import DEVICE, in_child
 
-__all__ = ["_can_plan"]  # a fixture, known here by its import
+pytestmark = pytest.mark.usefixtures("can_plan")
 
 Build = Callable[[ct.Graph], Any]
 

@@ -31,9 +31,9 @@ from tests.graph_kinds.matmuls import matmul
 from tests.graph_kinds.norms import ROWS
 from tests.graph_kinds.sizes import with_length
 
-from .test_graph import DEVICE, _can_plan, in_child
+from .test_graph import DEVICE, in_child
 
-__all__ = ["_can_plan"]  # a fixture, known here by its import
+pytestmark = pytest.mark.usefixtures("can_plan")
 
 
 @in_child

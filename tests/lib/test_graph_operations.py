@@ -16,9 +16,9 @@ from cudnn_ct.shapes.matmul import matmul_problem, scaled_matmul_problem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.nightly import share
 
-from .test_graph import DEVICE, _can_plan, in_child
+from .test_graph import DEVICE, in_child
 
-__all__ = ["_can_plan"]  # a fixture, known here by its import
+pytestmark = pytest.mark.usefixtures("can_plan")
 
 HALF = ("float16", "bfloat16")
 Specs = dict[str, TensorSpec]

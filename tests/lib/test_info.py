@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-import cudnn_ct
 from cudnn_ct._bindings import GENERATED_FROM
 from cudnn_ct.errors import format_version
-from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
 from tests.elf_files import make_cudnn, make_elf, make_jit
+from tests.processes import PYTHONPATH, Done, run_python
 
-PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-WHEEL = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], SearchContext()).path
-needs_cudnn = pytest.mark.skipif(WHEEL is None, reason="no cuDNN wheel is installed")
-
-
-Ran = subprocess.CompletedProcess[str]
+from .wheels import SEARCHED, WHEEL, needs_cudnn
 
 
-def run(*arguments: str, library: Path | str | None = None, **environ: str) -> Ran:
+def run(*arguments: object, library: Path | str | None = None, **environ: str) -> Done:
     """Run the command in a process with a clean environment."""
-    dropped = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_CT_LIBRARY")
-    clean = {name: value for name, value in os.environ.items() if name not in dropped}
     if library is not None:
         environ["CUDNN_CT_LIBRARY"] = str(library)
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "cudnn_ct", *arguments],
-        env={**clean, "PYTHONPATH": PYTHONPATH, **environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    without = (*SEARCHED, "CUDNN_CT_LIBRARY")
+    return run_python("-W", "error", "-m", "cudnn_ct", *arguments, without=without, **environ)
 
 
 def info(library: Path | str | None = None, *, code: int = 0, **environ: str) -> dict[str, object]:

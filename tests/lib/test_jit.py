@@ -6,26 +6,22 @@ The environment variable CUDNN_CT_TEST_CUDNNS lists library folders; those of JI
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import cudnn_ct
 from cudnn_ct.cli.selftest_cases import OPERATIONS
 from cudnn_ct.errors import format_version
 from cudnn_doctor.read.installation import inspect
+from tests.processes import ROOT, Done, run_python
 
-PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-FOLDERS = [Path(folder) for folder in os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(":") if folder]
+from .wheels import FOLDERS
+
 JITS = [folder for folder in FOLDERS if inspect(folder / "libcudnn.so.9").kind == "jit"]
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "jit.json"
 NONE = pytest.param(None, marks=pytest.mark.skip(reason="no JIT wheel at hand (CUDNN_CT_TEST_CUDNNS)"))
 PROGRAM = """
@@ -49,28 +45,15 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return lib
 
 
-def ran(
-    folder: Path, *command: str, cwd: Path | None = None, **environ: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=cwd,
-        env={
-            **os.environ,
-            "PYTHONPATH": PYTHONPATH,
-            "CUDNN_CT_LIBRARY": f"{folder}/libcudnn.so.9",
-            **environ,
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def ran(folder: Path | None, *command: object, **environ: Any) -> Done:
+    """Run Python with the cuDNN of a folder, or the one that is found."""
+    library = {} if folder is None else {"CUDNN_CT_LIBRARY": folder / "libcudnn.so.9"}
+    return run_python(*command, **library, **environ)
 
 
 def answer(folder: Path, code: str) -> Any:
-    done = ran(
-        folder, "-W", "error", "-c", f"import json\nimport cudnn_ct as ct\nfrom cudnn_ct import _lib\n{code}"
-    )
+    prelude = "import json\nimport cudnn_ct as ct\nfrom cudnn_ct import _lib\n"
+    done = ran(folder, "-W", "error", "-c", prelude + code)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
@@ -116,9 +99,8 @@ def test_compile_makes_plans_whose_keys_have_the_set(folder: Path, tmp_path: Pat
         pytest.skip("engines of cuDNN < 9.21 need libnvrtc")
     (tmp_path / "program.py").write_text(PROGRAM)
     plans = tmp_path / "plans"
-    done = ran(
-        folder, "-m", "cudnn_ct", "compile", str(tmp_path / "program.py"), "--gpu", "b200", "-o", str(plans)
-    )
+    words = ("compile", tmp_path / "program.py", "--gpu", "b200", "-o", plans)
+    done = ran(folder, "-m", "cudnn_ct", *words)
     assert done.returncode == 0, done.stderr
     content = plans.read_bytes()
     count = 6 if version >= 92000 else 4  # newer ones run a layer norm twice, with a subtraction in between

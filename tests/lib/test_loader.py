@@ -7,39 +7,34 @@ The environment variable CUDNN_CT_TEST_CUDNNS lists library folders of other cuD
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import cudnn_ct
 from cudnn_ct.errors import format_version
-from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
 from cudnn_doctor.read.installation import Installation, inspect
 from cudnn_doctor.read.libraries import SUBLIBRARIES
 from tests.elf_files import make_elf, make_header
+from tests.processes import answer_of
 
-PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-OTHERS = [Path(folder) for folder in os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(":") if folder]
+from .wheels import FOLDERS, SEARCHED, WHEEL, needs_cudnn
+
 NO_OTHER = "no other cuDNN 9 at hand (CUDNN_CT_TEST_CUDNNS)"
 each_other = pytest.mark.parametrize(
-    "other", OTHERS or [pytest.param(None, marks=pytest.mark.skip(reason=NO_OTHER))], ids=str
+    "other", FOLDERS or [pytest.param(None, marks=pytest.mark.skip(reason=NO_OTHER))], ids=str
 )
 
 
 @cache
 def installed() -> Installation | None:
-    wheel = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], SearchContext())
-    return inspect(wheel.path) if wheel.path else None
+    return inspect(WHEEL) if WHEEL else None
 
 
-pytestmark = pytest.mark.skipif(installed() is None, reason="no cuDNN wheel is installed")
+pytestmark = needs_cudnn
 
 
 @pytest.fixture
@@ -64,19 +59,9 @@ def tree(tmp_path: Path, cudnn: Installation) -> Path:
 def answer(code: str, library: Path | str | None = None, **environ: str) -> Any:
     """Run code in a process with a clean environment, and return the last JSON value that it printed."""
     prelude = "import json, os, sys, warnings\nfrom cudnn_ct import _lib, _raw, errors\n" + HELPERS
-    dropped = ("LD_LIBRARY_PATH", "LD_PRELOAD")
-    clean = {name: value for name, value in os.environ.items() if name not in dropped}
     if library is not None:
         environ["CUDNN_CT_LIBRARY"] = str(library)
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", prelude + code],
-        env={**clean, "PYTHONPATH": PYTHONPATH, **environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
+    return answer_of(prelude + code, "-W", "error", without=SEARCHED, **environ)
 
 
 HELPERS = """

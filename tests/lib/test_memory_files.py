@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import cudnn_ct
-
-PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+from tests.processes import run_python
 
 # What is missing, and the code that removes it.
 LACKING = {
@@ -40,20 +35,10 @@ assert not os.get_inheritable(file)
 """
 
 
-def ran(code: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, **environ},
-    )
-
-
 @pytest.mark.parametrize("code", [CALLS, CONTENT], ids=["library", "content"])
 @pytest.mark.parametrize("lacking", LACKING)
 def test_file_in_memory_works_when_a_call_is_missing(tmp_path: Path, lacking: str, code: str) -> None:
-    done = ran(LACKING[lacking] + code, TMPDIR=str(tmp_path))
+    done = run_python("-c", LACKING[lacking] + code, TMPDIR=tmp_path)
     assert done.returncode == 0, done.stderr
     assert not [*tmp_path.iterdir()]
 
@@ -63,15 +48,14 @@ PROGRAM = "import cudnn_ct as ct\na = ct.empty((64, 64), 'float16')\nct.matmul(a
 
 
 def test_doctor_runs_its_processes_when_python_has_no_files_in_memory(cudnn: int) -> None:
-    answer = json.loads(ran(COMMAND, "doctor", "--json").stdout)
+    answer = json.loads(run_python("-c", COMMAND, "doctor", "--json").stdout)
     assert answer["tiers"]["child"] == "done"
     assert not {"internal-error", "not-probed"} & {found["code"] for found in answer["findings"]}
 
 
-def test_command_plans_when_python_has_no_files_in_memory(cudnn: int, tmp_path: Path) -> None:
-    if cudnn < 90800:
-        pytest.skip("cuDNN < 9.8 does not plan without a device")
+@pytest.mark.usefixtures("can_plan")
+def test_command_plans_when_python_has_no_files_in_memory(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    for words in (["supports"], ["compile", "-o", str(tmp_path / "plans")]):
-        done = ran(COMMAND, *words, str(tmp_path / "program.py"), "--gpu", "a100")
+    for words in (["supports"], ["compile", "-o", tmp_path / "plans"]):
+        done = run_python("-c", COMMAND, *words, tmp_path / "program.py", "--gpu", "a100")
         assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .test_preload import run
+from .test_preload import execute, run
 
 # CTranslate2 brings the first library of cuDNN, which opens the others by their names; newer ones bring none.
 CTRANSLATE2 = """
@@ -31,7 +31,6 @@ ctypes.CDLL(f"{folder}/libonnxruntime_providers_shared.so", ctypes.RTLD_GLOBAL)
 ctypes.CDLL(f"{folder}/libonnxruntime_providers_cuda.so")
 print("opened")
 """
-EXEC = ("-m", "cudnn_ct", "exec", sys.executable)
 PRELOAD = "import cudnn_ct as ct; ct.preload()\n"
 
 
@@ -52,7 +51,7 @@ def test_cudnn_of_ctranslate2_opens_its_libraries_after_preload() -> None:
     assert "Unable to load any of {libcudnn_" in without.stderr, "the linker finds a cuDNN"
     done = run("-c", PRELOAD + CTRANSLATE2, str(shims[0]))
     assert done.stdout.startswith("made 9"), done.stderr
-    assert run(*EXEC, "-c", CTRANSLATE2, str(shims[0])).stdout == done.stdout
+    assert execute(sys.executable, "-c", CTRANSLATE2, str(shims[0])).stdout == done.stdout
 
 
 @pytest.mark.nightly
@@ -66,7 +65,7 @@ def test_cuda_provider_of_onnxruntime_opens_after_preload() -> None:
         pytest.skip("this version of onnxruntime is for another version of CUDA")
     done = run("-c", PRELOAD + ONNXRUNTIME, str(folder))
     assert done.stdout == "opened\n", done.stderr
-    assert run(*EXEC, "-c", ONNXRUNTIME, str(folder)).stdout == done.stdout
+    assert execute(sys.executable, "-c", ONNXRUNTIME, str(folder)).stdout == done.stdout
 
 
 @pytest.mark.nightly

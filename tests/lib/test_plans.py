@@ -31,10 +31,11 @@ from cudnn_doctor.read.gpus import capabilities
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
 from tests.graph_kinds.convolutions import CONVOLUTIONS
 from tests.nightly import NIGHTLY
+from tests.processes import Done, output_of, run_command
 
-from .test_graph import DEVICE, IMAGES, ROOT, _can_plan, load_stub, problem
+from .test_graph import DEVICE, IMAGES, load_stub, problem
 
-__all__ = ["_can_plan"]  # a fixture, known here by its import
+pytestmark = pytest.mark.usefixtures("can_plan")
 
 PROGRAM = """
 import numpy as np
@@ -64,29 +65,27 @@ CALLS = {
 EVERY = 6 if NIGHTLY else 24  # kind of graph is compiled, in about a second
 
 
-def run(code: str, *arguments: object) -> str:
-    """Run code in a child process that may load the stub of the driver."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
-    return done.stdout
+def run(function: str, *arguments: object) -> str:
+    """Call a function of this module in a child process that may load the stub of the driver."""
+    code = f"import sys; from tests.lib.test_plans import {function} as f; f(*sys.argv[1:])"
+    return output_of("-W", "error", "-c", code, *arguments, timeout=500)
 
 
-def compile_cli(*arguments: object, rejects: bool = False) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "cudnn_ct", "compile", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+def compile_cli(*arguments: object, rejects: bool = False) -> Done:
+    done = run_command("compile", *arguments, timeout=500)
     assert bool(done.returncode) == rejects, done.stderr
     return done
+
+
+def graphs_of(done: Done) -> list[list[dict[str, Any]]]:
+    """Return the rows of ``supports --json`` for each GPU."""
+    return [report["graphs"] for report in json.loads(done.stdout)["gpus"]]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The path of a program that a test writes."""
+    return tmp_path / "program.py"
 
 
 # --- in child processes ------------------------------------------------------------------------------------
@@ -193,15 +192,15 @@ def entries(file: Path) -> list[StoredPlan]:
 def test_another_process_reads_the_compiled_plans_of_all_kinds_of_graphs(tmp_path: Path) -> None:
     file = tmp_path / "plans"
     for function in ("compile_kinds", "read_kinds", "read_wrong"):
-        run(f"import sys; from tests.lib.test_plans import {function} as f; f(sys.argv[1])", file)
+        run(function, file)
 
 
 def test_a_stored_plan_is_used_only_if_the_heuristics_name_its_engine() -> None:
-    run("from tests.lib.test_plans import select_of_stored as f; f()")
+    run("select_of_stored")
 
 
-def test_compile_makes_plans_of_a_program(tmp_path: Path) -> None:
-    program, output = tmp_path / "program.py", tmp_path / "plans.file"
+def test_compile_makes_plans_of_a_program(tmp_path: Path, program: Path) -> None:
+    output = tmp_path / "plans.file"
     program.write_text(PROGRAM)
     done = compile_cli(program, "--gpu", DEVICE, "-o", output)
     assert "NVIDIA H200: 3 plans compiled" in done.stdout
@@ -229,8 +228,8 @@ def test_calls_on_shapes_are_recorded_skipped_or_rejected_as_on_a_gpu() -> None:
 
 
 @pytest.mark.nightly
-def test_compile_makes_plans_of_recorded_graphs_and_of_calls(tmp_path: Path) -> None:
-    program, graphs, calls = tmp_path / "program.py", tmp_path / "graphs.json", tmp_path / "calls.json"
+def test_compile_makes_plans_of_recorded_graphs_and_of_calls(tmp_path: Path, program: Path) -> None:
+    graphs, calls = tmp_path / "graphs.json", tmp_path / "calls.json"
     program.write_text(PROGRAM)
     with ct.record_plans(shapes_only=True) as recorded:
         exec(compile(PROGRAM, "program", "exec"), {})
@@ -264,8 +263,9 @@ def test_compile_names_the_calls_of_a_file_by_their_problems(tmp_path: Path) -> 
         ("import cudnn_ct as ct; ct.conv(ct.zeros((1, 3, 4, 4)), ct.zeros((5, 4, 1, 1)))", "ValueError"),
     ],
 )
-def test_compile_names_the_error_of_a_program(tmp_path: Path, content: str, words: str) -> None:
-    program = tmp_path / "program.py"
+def test_compile_names_the_error_of_a_program(
+    tmp_path: Path, program: Path, content: str, words: str
+) -> None:
     program.write_text(content)
     done = compile_cli(program, "--gpu", DEVICE, "-o", tmp_path / "plans", rejects=True)
     assert words in done.stderr
@@ -328,9 +328,8 @@ def test_compile_names_what_must_change_for_an_engine(unsupported: Path, tmp_pat
     rows = json.loads(done.stdout)["gpus"][0]["rejected"]
     assert f"cannot compile {len(rows)} graph" in done.stderr
     (row,) = [row for row in rows if "must be compiled on the GPU" not in row["reason"]]
-    supports = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", "h200", "--json"]
-    listed = json.loads(subprocess.run(supports, capture_output=True, text=True, timeout=300).stdout)
-    assert row["reason"] == listed["gpus"][0]["graphs"][0]["reason"]
+    ((listed, _),) = graphs_of(run_command("supports", unsupported, "--gpu", "h200", "--json"))
+    assert row["reason"] == listed["reason"]
 
 
 def test_reasons_end_with_the_changes_that_are_enough(tmp_path: Path) -> None:
@@ -404,9 +403,8 @@ sys.exit({status})
 
 
 @pytest.mark.parametrize(("status", "closed"), [("0", ""), ("None", "1>&-"), ("0", "2>&-"), ("3", "")])
-def test_programs_run_as_by_python(tmp_path: Path, status: str, closed: str) -> None:
+def test_programs_run_as_by_python(tmp_path: Path, program: Path, status: str, closed: str) -> None:
     (tmp_path / "shapes_of_the_model.py").write_text("SHAPE = (64, 256, 32, 32)\n")
-    program = tmp_path / "program.py"
     program.write_text(ORDINARY_PROGRAM.replace("{status}", status))
     command = f"exec {sys.executable} -m cudnn_ct supports {program} --gpu h200 {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, errors="replace", timeout=300)
@@ -417,17 +415,17 @@ def test_programs_run_as_by_python(tmp_path: Path, status: str, closed: str) -> 
 
 
 def test_supports_prints_a_table_and_json(unsupported: Path) -> None:
-    command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", "h200"]
-    done = subprocess.run([*command, "--gpu", str(DEVICE)], capture_output=True, text=True, timeout=300)
+    command = ("supports", unsupported, "--gpu", "h200")
+    done = run_command(*command, "--gpu", DEVICE)
     assert done.returncode == 1
     heading, first, second, *reasons = done.stdout.splitlines()
     assert heading.split() == ["h200", str(DEVICE), "operation", "operands"]
     assert first.split()[:2] == ["no", "no"]
     assert second.split()[0] == "yes"
     assert [line.partition(":")[0] for line in reasons][:2] == ["h200", str(DEVICE)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
-    (report,) = json.loads(done.stdout)["gpus"]
-    assert [bool(row["engines"]) for row in report["graphs"]] == [False, True]
+    done = run_command(*command, "--json")
+    (rows,) = graphs_of(done)
+    assert [bool(row["engines"]) for row in rows] == [False, True]
     assert "no engine for 1 graph" in done.stderr
 
 
@@ -440,21 +438,13 @@ for dtype in (None, "bfloat16", "float16"):
 """
 
 
-def reports_of(program: Path, text: str, *gpus: str) -> tuple[list[list[dict[str, Any]]], int]:
-    """Return the rows of ``supports`` for each GPU, and its exit code."""
-    program.write_text(text)
-    command = [sys.executable, "-m", "cudnn_ct", "supports", str(program), "--json"]
-    command += [word for gpu in gpus for word in ("--gpu", gpu)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    return [report["graphs"] for report in json.loads(done.stdout)["gpus"]], done.returncode
-
-
 @pytest.mark.nightly
-def test_supports_names_no_change_that_does_not_compile(tmp_path: Path) -> None:
+def test_supports_names_no_change_that_does_not_compile(program: Path) -> None:
     """The heuristics offer engines for these graphs in half precision on Ampere and Ada."""
-    (*older, b200), code = reports_of(tmp_path / "p.py", FLOAT8, "a100", "l4", "rtx4090", "h100", "b200")
-    *before_hopper, h100 = older
-    assert code == 1
+    program.write_text(FLOAT8)
+    done = run_command("supports", program, "--json", "--gpu", "a100,l4,rtx4090,h100,b200")
+    *before_hopper, h100, b200 = graphs_of(done)
+    assert done.returncode == 1
     for rows in before_hopper:
         assert not any(row["engines"] or row["unknown"] for row in rows)
         assert not any(
@@ -475,20 +465,16 @@ for dtype in ("float16", "float32", "bfloat16"):
 
 
 @pytest.mark.nightly
-def test_supports_does_not_know_what_cublaslt_supports(tmp_path: Path) -> None:
+def test_supports_does_not_know_what_cublaslt_supports(program: Path) -> None:
     """One engine for products of matrices uses cuBLASLt, which needs a GPU."""
-    (t4, a100), code = reports_of(tmp_path / "p.py", PRODUCTS, "t4", "a100")
+    program.write_text(PRODUCTS)
+    done = run_command("supports", program, "--json", "--gpu", "t4,a100")
+    t4, a100 = graphs_of(done)
     assert [(bool(row["engines"]), row["unknown"]) for row in t4] == [(True, False), *[(False, True)] * 2]
     assert all("cuBLASLt could not be asked" in row["reason"] for row in t4[1:])
     assert [(bool(row["engines"]), row["unknown"]) for row in a100] == [(True, False)] * 3
-    assert code == 0
-
-
-@pytest.mark.nightly
-def test_supports_prints_that_a_graph_is_unknown(tmp_path: Path) -> None:
-    (tmp_path / "p.py").write_text(PRODUCTS)
-    command = [sys.executable, "-m", "cudnn_ct", "supports", str(tmp_path / "p.py"), "--gpu", "t4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0
+    done = run_command("supports", program, "--gpu", "t4")
     assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == ["yes", "unknown", "unknown"]
     assert "no engine" not in done.stderr
 
@@ -504,14 +490,11 @@ for number in (0, 12345):
 
 
 @pytest.mark.nightly
-def test_supports_follows_a_call_that_names_an_engine(tmp_path: Path) -> None:
+def test_supports_follows_a_call_that_names_an_engine(program: Path) -> None:
     """An engine that does not exist is replaced unless the call is strict."""
-    program = tmp_path / "program.py"
     program.write_text(NAMED)
-    command = [sys.executable, "-m", "cudnn_ct", "supports", str(program), "--gpu", "h200", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    (report,) = json.loads(done.stdout)["gpus"]
-    *named, replaced, strict = report["graphs"]
+    command = ("supports", program, "--gpu", "h200")
+    ((*named, replaced, strict),) = graphs_of(run_command(*command, "--json"))
     assert [(row["engines"], row["first"], row["reason"]) for row in named] == [(1, "engine 0", "")] * 2
     reason = "engine 12345: cuDNN does not support this engine for the problem"
     assert replaced["engines"] > 1
@@ -519,21 +502,19 @@ def test_supports_follows_a_call_that_names_an_engine(tmp_path: Path) -> None:
         f"{reason}; another algorithm takes its place, because the call is not strict"
     )
     assert (strict["engines"], strict["reason"]) == (0, reason)
-    done = subprocess.run(command[:-1], capture_output=True, text=True, timeout=300)
-    assert f": {replaced['reason']}\n" in done.stdout
+    assert f": {replaced['reason']}\n" in run_command(*command).stdout
 
 
 @pytest.mark.parametrize("algo", ["fft", "winograd", "none"])
-def test_calls_that_name_a_legacy_algorithm_are_planned_by_heuristics(tmp_path: Path, algo: str) -> None:
-    program = tmp_path / "program.py"
+def test_calls_that_name_a_legacy_algorithm_are_planned_by_heuristics(program: Path, algo: str) -> None:
     program.write_text(NAMED.replace('f"engine {number}"', repr(algo)))
-    command = [sys.executable, "-m", "cudnn_ct", "supports", str(program), "--gpu", "h200", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert all(row["engines"] for row in json.loads(done.stdout)["gpus"][0]["graphs"])
+    (rows,) = graphs_of(run_command("supports", program, "--gpu", "h200", "--json"))
+    assert all(row["engines"] for row in rows)
 
 
-def test_compile_rejects_kernels_that_hold_a_number_of_their_gpu(tmp_path: Path, cudnn: int) -> None:
-    program = tmp_path / "program.py"
+def test_compile_rejects_kernels_that_hold_a_number_of_their_gpu(
+    tmp_path: Path, program: Path, cudnn: int
+) -> None:
     program.write_text("import cudnn_ct as ct\na = ct.zeros((4096, 4096), 'float16')\nct.matmul(a, a)\n")
     for gpu, bound in (("h200", cudnn >= 92400), ("b200", False)):
         done = compile_cli(program, "--gpu", gpu, "-o", tmp_path / gpu, rejects=bound)
@@ -543,12 +524,10 @@ def test_compile_rejects_kernels_that_hold_a_number_of_their_gpu(tmp_path: Path,
 
 @pytest.mark.parametrize(("output", "message"), [("program.py", "is an input"), ("none/x", "does not exist")])
 def test_compile_looks_at_its_output_before_it_runs_the_program(
-    tmp_path: Path, output: str, message: str
+    tmp_path: Path, program: Path, output: str, message: str
 ) -> None:
-    program = tmp_path / "program.py"
     program.write_text("raise SystemExit(7)\n")
-    command = [sys.executable, "-m", "cudnn_ct", "compile", str(program), "--gpu", "h200"]
-    done = subprocess.run([*command, "-o", str(tmp_path / output)], capture_output=True, text=True)
+    done = run_command("compile", program, "--gpu", "h200", "-o", tmp_path / output)
     assert done.returncode == 2
     assert message in done.stderr
     assert program.read_text() == "raise SystemExit(7)\n"
@@ -556,12 +535,11 @@ def test_compile_looks_at_its_output_before_it_runs_the_program(
 
 @pytest.mark.nightly
 def test_supports_marks_derived_descriptions(unsupported: Path) -> None:
-    command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported)]
-    gpus = [word for gpu in ("h200", "a100", "t4") for word in ("--gpu", gpu)]
-    done = subprocess.run([*command, *gpus], capture_output=True, text=True, timeout=300)
+    command = ("supports", unsupported, "--gpu", "h200,a100,t4")
+    done = run_command(*command)
     assert done.stdout.splitlines()[0].split() == ["h200", "a100*", "t4*", "operation", "operands"]
     assert f"\n* {DERIVED_NOTE}\n" in done.stdout
-    done = subprocess.run([*command, *gpus, "--json"], capture_output=True, text=True, timeout=300)
+    done = run_command(*command, "--json")
     assert [report["derived"] for report in json.loads(done.stdout)["gpus"]] == [False, True, True]
 
 
@@ -571,17 +549,16 @@ def test_supports_rejects_a_gpu_that_this_version_does_not_run_on(
     """The heuristics of 9.28 offer engines for Volta, on which it does not run."""
     device = tmp_path / "v100.json"
     device.write_text(json.dumps({**description_of("h200"), "deviceName": "V100", "deviceVer": 700}))
-    command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", str(device), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    (report,) = json.loads(done.stdout)["gpus"]
-    dropped = ["older than Turing" in row["reason"] for row in report["graphs"]]
+    done = run_command("supports", unsupported, "--gpu", device, "--json")
+    (rows,) = graphs_of(done)
+    dropped = ["older than Turing" in row["reason"] for row in rows]
     assert dropped == [cudnn >= 91100] * 2
     assert done.returncode == 1
 
 
 @pytest.mark.nightly
-def test_compile_makes_plans_for_a_derived_description(tmp_path: Path) -> None:
-    program, output = tmp_path / "program.py", tmp_path / "plans.file"
+def test_compile_makes_plans_for_a_derived_description(tmp_path: Path, program: Path) -> None:
+    output = tmp_path / "plans.file"
     program.write_text(PROGRAM)
     done = compile_cli(program, "--gpu", "a100", "-o", output)
     assert "NVIDIA A100-SXM4-80GB: 3 plans compiled" in done.stdout
@@ -611,7 +588,6 @@ def test_cudnn_plans_a_convolution_for_each_derived_description(gpu: str, cudnn:
     major, minor = divmod(description_of(gpu)["deviceVer"] // 10, 10)
     if major == 10 and cudnn < 91900:
         pytest.skip("9.10.2 crashes if it plans for capability 10.0, also on the H200's description with it")
-    code = f"from tests.lib.test_plans import plan_a_convolution as f; f({gpu!r})"
-    capability, _, engines = run(code).strip().rpartition(" ")
+    capability, _, engines = run("plan_a_convolution", gpu).strip().rpartition(" ")
     assert capability.splitlines()[-1] == f"({major}, {minor})"
     assert int(engines) > 1

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import cudnn_ct as ct
-from cudnn_doctor.read.find import CUDNN, CUDNN_STEPS, SearchContext, search
+from tests.processes import PATHS, environment, run_python
 
-WHEEL = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], SearchContext()).path
+from .wheels import WHEEL
+
 if WHEEL is None:
     pytest.skip("no wheel of cuDNN is installed", allow_module_level=True)
 NAMES = sorted(path.name for path in Path(WHEEL).parent.glob("libcudnn*.so.9"))
@@ -45,16 +45,10 @@ print(json.dumps({"before": before, "failed": failed, "paths": paths, "skipped":
 """
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Return this environment without the folders of other libraries."""
-    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
-    return {**os.environ, "LD_LIBRARY_PATH": "", "PYTHONPATH": path, **more}
-
-
-def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command], env=environment(**more), capture_output=True, text=True, check=False
-    )
+# Without the folders of other libraries, and for a virtual environment with the packages of this Python.
+CLEAN = {"LD_LIBRARY_PATH": "", "PYTHONPATH": os.pathsep.join([*PATHS, *sys.path])}
+run = partial(run_python, **CLEAN)
+execute = partial(run, "-m", "cudnn_ct", "exec")
 
 
 def test_each_library_opens_by_its_name_after_preload() -> None:
@@ -88,30 +82,23 @@ SEES = "import ctypes, os, sys; ctypes.CDLL('libcudnn_ops.so.9'); print(sys.argv
 
 
 def test_exec_runs_a_program_that_finds_the_libraries() -> None:
-    done = run("-m", "cudnn_ct", "exec", sys.executable, "-c", SEES, "--flag", "-x")
+    done = execute(sys.executable, "-c", SEES, "--flag", "-x")
     assert (done.returncode, done.stdout) == (0, "['--flag', '-x']\n"), done.stderr
 
 
 @pytest.mark.parametrize("code", [0, 3, 255])
 def test_exec_keeps_the_exit_code(code: int) -> None:
-    assert run("-m", "cudnn_ct", "exec", sys.executable, "-c", f"raise SystemExit({code})").returncode == code
+    assert execute(sys.executable, "-c", f"raise SystemExit({code})").returncode == code
 
 
 def test_exec_keeps_signals() -> None:
     own = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
-    assert run("-m", "cudnn_ct", "exec", sys.executable, "-c", own).returncode == -signal.SIGTERM
-    command = [
-        sys.executable,
-        "-m",
-        "cudnn_ct",
-        "exec",
-        sys.executable,
-        "-c",
-        SEES + "; import time; time.sleep(60)",
-    ]
+    assert execute(sys.executable, "-c", own).returncode == -signal.SIGTERM
+    program = [sys.executable, "-c", SEES + "; import time; time.sleep(60)"]
+    command = [sys.executable, "-m", "cudnn_ct", "exec", *program]
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell ignores it in the background
     with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, text=True, preexec_fn=heard
+        command, env=environment(**CLEAN), stdout=subprocess.PIPE, text=True, preexec_fn=heard
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "[]\n"
@@ -120,10 +107,10 @@ def test_exec_keeps_signals() -> None:
 
 
 def test_exec_reports_a_program_that_does_not_exist(tmp_path: Path) -> None:
-    done = run("-m", "cudnn_ct", "exec", "no-such-program")
+    done = execute("no-such-program")
     assert (done.returncode, done.stderr) == (127, "cudnn-ct: no-such-program does not exist\n")
     (text := tmp_path / "text").write_text("not a program")
-    done = run("-m", "cudnn_ct", "exec", str(text))
+    done = execute(text)
     assert done.returncode == 126
     assert "cannot be run" in done.stderr
 
@@ -134,12 +121,12 @@ def test_exec_runs_scripts_as_shells_do(tmp_path: Path) -> None:
     lost.write_text("#!/no/such/interpreter\n")
     for file in (plain, lost):
         file.chmod(0o755)
-    done = run("-m", "cudnn_ct", "exec", str(plain), "given")
+    done = execute(plain, "given")
     assert (done.returncode, done.stdout) == (7, "given\n")
-    done = run("-m", "cudnn_ct", "exec", str(lost))
+    done = execute(lost)
     assert done.returncode == 126
     assert "the interpreter of its first line does not exist" in done.stderr
-    done = run("-m", "cudnn_ct", "exec", "")
+    done = execute("")
     assert (done.returncode, done.stderr) == (127, "cudnn-ct: the name of the program is empty\n")
 
 
@@ -156,7 +143,7 @@ def test_preload_command_writes_a_file_that_each_start_runs(tmp_path: Path) -> N
 
     def call(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [python, *command], env=environment(), capture_output=True, text=True, check=False
+            [python, *command], env=environment(**CLEAN), capture_output=True, text=True, check=False
         )
 
     done = call("-m", "cudnn_ct", "preload", "--install")

@@ -22,10 +22,10 @@ from cudnn_ct.shapes.specs import TensorSpec
 from cudnn_doctor.read.gpus import capabilities
 from tests.nightly import share
 
-from .test_graph import _can_plan, in_child
+from .test_graph import in_child
 from .test_graph_builder import reason_against
 
-__all__ = ["_can_plan"]  # a fixture, known here by its import
+pytestmark = pytest.mark.usefixtures("can_plan")
 
 HALF, ONE, ZERO = Fraction(1, 2), Fraction(1), Fraction(0)
 BUILT = (HALF, Fraction(2), HALF, ONE)  # stride, window, and paddings of both sides, as ct.Graph sets them

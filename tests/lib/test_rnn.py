@@ -5,10 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +29,7 @@ from cudnn_ct.shapes.rnn import (
     rnn_weight_size,
 )
 from cudnn_ct.shapes.sequences import RNN_LAYOUTS, RNNDataSpec, check_lengths, packed_for_cudnn
+from tests.processes import answer_of
 from tests.rnn_cases import rnn_specs
 
 pytestmark = pytest.mark.usefixtures("cudnn")
@@ -99,13 +96,7 @@ def networks(algo: str) -> list[RNNSpec]:
 
 
 def ask(specs: list[RNNSpec]) -> list[Any]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
-    command = [sys.executable, "-c", CHILD]
-    done = subprocess.run(
-        command, input=json.dumps(specs), capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    answers: list[Any] = json.loads(done.stdout)
+    answers: list[Any] = answer_of(CHILD, stdin=json.dumps(specs))
     return answers
 
 

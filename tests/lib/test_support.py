@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .test_graph import ROOT, _can_plan
+from tests.processes import ROOT, run_python
 
-__all__ = ["_can_plan"]  # a fixture, known here by its import
+pytestmark = pytest.mark.usefixtures("can_plan")
 
 RESULTS = ROOT / "benchmarks" / "results" / "support.json"
 
 
 def run(*command: object, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    done = run_python(*command, cwd=ROOT)
     assert done.returncode == status, done.stdout + done.stderr[-2000:]
     return done.stdout
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,8 @@ from typing import Any
 import pytest
 
 from cudnn_ct.graph.recording import rejected
-from tests.lib.test_jit import JITS, NONE, PYTHONPATH, ROOT
+
+from .test_jit import JITS, NONE, ran
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 FOLDERS = [pytest.param(None, id="full"), *(JITS or [NONE])]
@@ -52,18 +50,6 @@ for dtype, other in (("float16", "float32"), ("float32", "float16"), ("bfloat16"
         if dtype != "float32":
             ct.attention_backward(q, q, q, q, q, stats, bias=ct.zeros(shape, other), dbias=True)
 """
-
-
-def ran(folder: Path | None, *command: str) -> subprocess.CompletedProcess[str]:
-    library = {} if folder is None else {"CUDNN_CT_LIBRARY": f"{folder}/libcudnn.so.9"}
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, **library},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 @pytest.fixture

@@ -11,13 +11,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct._bindings import types
 
-pytestmark = pytest.mark.usefixtures("cudnn")
-
-
-@pytest.fixture(autouse=True)
-def _no_gpu() -> None:
-    if ct.available():
-        pytest.skip("there is a GPU here")
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 def test_available_returns_a_reason_and_reference_works() -> None:
