@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cudnn_ct
 from cudnn_ct import testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune import store as autotune_store
 from cudnn_ct.autotune.store import SUFFIX, Store, export_algo_cache, import_algo_cache, store
 from cudnn_ct.errors import CudnnWarning
 from cudnn_doctor.read.files import contents
+from tests.processes import environment
 
 CHOICE = {"engine": 3, "knobs": {"tile": [64, 128]}, "note": "größer"}
 
@@ -139,9 +139,8 @@ for i in itertools.count():
 
 
 def test_store_is_readable_while_processes_write_and_are_killed(path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
     command = [sys.executable, "-W", "error", "-c", WRITE_FOR_EVER, str(path)]
-    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(2)]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) for _ in range(2)]
     pause = random.Random(0)
     made = Store(path)
     for writer in writers:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-import cudnn_ct
 from cudnn_ct.cuda import driver
-
-PATHS = [str(Path(cudnn_ct.__file__).parents[1]), str(Path(__file__).parents[2])]
+from tests.processes import run_python
 
 FIRST_USE = """
 import sys
-sys.path[:0] = {paths}
 from tests.unit.cuda_driver import install
 install()
 from cudnn_ct.cuda import driver
@@ -29,8 +23,7 @@ print(all(name in sys.modules for name in names), driver._import_thread)
 
 
 def test_first_context_of_a_process_comes_with_the_imports() -> None:
-    command = [sys.executable, "-W", "error", "-c", FIRST_USE.format(paths=PATHS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    done = run_python("-W", "error", "-c", FIRST_USE, timeout=90)
     assert (done.stdout, done.stderr) == ("True None\n", "")
 
 

@@ -6,8 +6,6 @@ import argparse
 import contextlib
 import importlib
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +16,13 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import reference
+from tests.maintainers import TOOLS
+from tests.processes import ROOT, run_python
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 
 if not BENCHMARKS.is_dir():
     pytest.skip("benchmarks/ is not next to these tests", allow_module_level=True)
-
-TOOLS = BENCHMARKS.parent / "tools"
 
 sys.path[:0] = [str(BENCHMARKS), str(TOOLS)]
 import all as table_of_speed  # noqa: E402
@@ -87,13 +85,11 @@ def test_benchmark_calls_match_the_operations(operation: str) -> None:
 @pytest.mark.parametrize("benchmark", ["conv", "layers", "rnn"])
 def test_commands_need_no_torch(benchmark: str, tmp_path: Path) -> None:
     rows, whole = BENCHMARKS / "results" / f"{benchmark}.json", tmp_path / "whole.json"
-    environment = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
     for name, *arguments in (
         (f"{benchmark}_report.py", rows, "--json", whole),
         (f"{benchmark}.py", "--help"),
     ):
-        shell = [sys.executable, "-W", "error", "-X", "importtime", BENCHMARKS / name, *arguments]
-        done = subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
+        done = run_python("-W", "error", "-X", "importtime", BENCHMARKS / name, *arguments)
         assert done.returncode == 0, done.stderr
         assert "torch" not in done.stderr
     assert "--json" in done.stdout

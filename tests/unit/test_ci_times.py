@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.maintainers import tool
+from tests.processes import ROOT
 
 if not (ROOT / ".ci" / "judged").is_file():
     pytest.skip(".ci is not next to these tests", allow_module_level=True)
 
 
-@pytest.fixture
-def doctor_time() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("doctor_time", ROOT / "tools" / "doctor_time.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+doctor_time = tool("doctor_time")
 
 
 @pytest.mark.parametrize(
     ("factor", "word", "status"), [(0.9, "met", 0), (1.2, "MISSED", 0), (1.6, "MISSED", 1)]
 )
 def test_doctor_time_prints_a_missed_limit_within_the_slack(
-    doctor_time: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     factor: float,

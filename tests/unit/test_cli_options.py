@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cudnn_ct
 import cudnn_ct as ct
 from cudnn_ct import _algorithm_names, _lib, errors, testing
 from cudnn_ct._config import config
@@ -27,6 +25,7 @@ from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 from cudnn_ct.cli.output import in_bytes
 from cudnn_ct.errors import AllocationError, CudnnError, CudnnWarning, NotSupportedError
 from cudnn_ct.graph.plan_store import StoredPlan, encode, folder_store
+from tests.processes import environment
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -159,9 +158,8 @@ def test_commands_print_a_line_for_each_unknown_variable(tmp_path: Path, command
 
 
 def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    package = str(Path(cudnn_ct.__file__).parents[1])
-    environ = {**os.environ, "PYTHONPATH": package, **environ}
-    return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=120)
+    env = environment(**environ)
+    return subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, timeout=120)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -26,8 +24,9 @@ from cudnn_ct_dnn.flags import FLAGS as OUR_FLAGS
 from cudnn_ct_dnn.flags import Flags, variable_of
 from tests.dnn_names import CALLS, FLAGS, LEFT_OUT, NAMES, POLICIES, REMOVED
 from tests.elf_files import make_header
+from tests.processes import ROOT, output_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-theano.md"
+PAGE = ROOT / "docs" / "migrating-from-theano.md"
 needs_page = pytest.mark.skipif(not PAGE.is_file(), reason="docs is not next to these tests")
 
 
@@ -64,7 +63,7 @@ def test_package_imports_dnn_on_first_use() -> None:
         "assert ct.config.dnn.conv.algo_fwd == 'small'; "
         "ct.dnn.dnn_conv; assert 'dnn' in ct.__all__"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    output_of("-c", code)
     assert ct.dnn is dnn
 
 
@@ -74,7 +73,7 @@ def test_former_paths_mean_the_same_objects() -> None:
         "import cudnn_ct_dnn as new; assert old is new; assert FLAGS is new.flags.FLAGS; "
         "import pickle; assert pickle.loads(b'ccudnn_ct.dnn.rnn\\nRNNBlock\\n.') is new.RNNBlock"
     )
-    subprocess.run([sys.executable, "-c", former], check=True)
+    output_of("-c", former)
 
 
 # --- the page ---

@@ -21,18 +21,16 @@ import cudnn_doctor as doctor
 from cudnn_ct import dnn, reference, testing
 from cudnn_ct._config import SETTINGS
 from cudnn_doctor import main, report
+from tests.maintainers import TOOLS, tool
+from tests.processes import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(ct.__file__).parent
-DOCS, README, CI, TOOLS = ROOT / "docs", ROOT / "README.md", ROOT / ".ci" / "run", ROOT / "tools"
+DOCS, README, CI = ROOT / "docs", ROOT / "README.md", ROOT / ".ci" / "run"
 
 if not all(path.exists() for path in (DOCS, README, CI, TOOLS)):
     pytest.skip("README.md, docs, tools and .ci are not next to these tests", allow_module_level=True)
 
-sys.path.insert(0, str(TOOLS))
-import api_pages  # noqa: E402
-
-sys.path.remove(str(TOOLS))
+api_pages = tool("api_pages")
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -171,9 +169,8 @@ def test_settings_page_has_every_setting_with_its_variable_and_default() -> None
 
 
 def test_doctor_page_has_the_codes_every_flag_and_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    tool, page = TOOLS / "doctor_docs.py", (DOCS / "doctor.md").read_text()
-    done = subprocess.run([sys.executable, str(tool), "--check"], check=False)
-    assert done.returncode == 0, f"python {tool} writes it"
+    writer, page = TOOLS / "doctor_docs.py", (DOCS / "doctor.md").read_text()
+    assert run_python(writer, "--check").returncode == 0, f"python {writer} writes it"
     with pytest.raises(SystemExit):
         main.main(["--help"])
     flags = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
@@ -265,9 +262,4 @@ def defaults_on_the_site(thing: Any) -> Iterator[tuple[str, str, Any, Any]]:
 def test_tables_match_the_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [name, "--check"])
     monkeypatch.setattr(sys, "path", list(sys.path))  # the modules of the benchmarks have common names
-    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    assert tool.main() == 0, f"run python tools/{name}.py"
+    assert tool(name).main() == 0, f"run python tools/{name}.py"

@@ -6,10 +6,7 @@ Examples that take long without a GPU run at a smaller size.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +14,8 @@ import pytest
 
 import cudnn_ct as ct
 from tests.nightly import some
+from tests.processes import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
 if not EXAMPLES.is_dir():
@@ -63,10 +60,7 @@ OF_OTHERS = ("07_other_libraries", "10_torch_model", "12_cuda_python_memory", "1
 
 def run(name: str, *arguments: str, cwd: Path, warnings: str = "error") -> str:
     """Run an example; return its output."""
-    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-W", warnings, str(EXAMPLES / f"{name}.py"), *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = run_python("-W", warnings, EXAMPLES / f"{name}.py", *arguments, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     assert warnings != "error" or "Warning" not in done.stderr
     return done.stdout

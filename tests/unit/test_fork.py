@@ -5,18 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import cudnn_ct
 from cudnn_ct._handle import NativeHandle
 from cudnn_ct.cuda import driver
 from cudnn_ct.errors import NotInitializedError
-
-PATHS = Path(cudnn_ct.__file__).parents[1], Path(__file__).parents[2]
+from tests.processes import run_python
 
 # Parent and child count the devices in a new thread, on a driver of one device.
 COUNTS = """
@@ -53,9 +48,7 @@ assert answer == ["1 device", 1], answer
 
 def output(program: str, *arguments: str) -> str:
     """Run a program in a process of its own, and return its output."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))}
-    command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=90)
+    done = run_python("-c", program, *arguments, timeout=90)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout.strip()
 

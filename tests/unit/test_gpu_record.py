@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +10,9 @@ from typing import Any
 import pytest
 
 from tests import conftest
+from tests.maintainers import tool
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "gpu_record.py"
-
-if not TOOL.is_file():
-    pytest.skip("tools/ is not next to these tests", allow_module_level=True)
-
-sys.path.insert(0, str(TOOL.parent))
-import gpu_record  # noqa: E402
-
-sys.path.remove(str(TOOL.parent))
+gpu_record = tool("gpu_record")
 
 DEVICE = {"device": "NVIDIA H200", "driver": "580.65.06", "cuda": "13.0", "cudnn": "9.19.0"}
 COUNTS = {"passed": 312, "failed": 0, "skipped": 4}

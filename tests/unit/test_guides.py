@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import cudnn_ct as ct
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import ROOT, output_of
 
 if not (ROOT / "mkdocs.yml").is_file():
     pytest.skip("docs/ is not next to these tests", allow_module_level=True)
 
-from tests import guides  # noqa: E402
+from tests import guides
 
 PAGES = guides.guides()
 each_page = pytest.mark.parametrize("page", PAGES)
@@ -28,14 +25,7 @@ COLUMN = 84  # characters of code that the site shows without scrolling
 
 def run(page: str, folder: Path, *options: str) -> str:
     """Run the snippets of a page in a new process; return its output."""
-    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), str(ROOT), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "CUDNN_CT_ALGO_CACHE": "off"}
-    command = [sys.executable, *options, "-m", "tests.guides", page]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output_of(*options, "-m", "tests.guides", page, cwd=folder, CUDNN_CT_ALGO_CACHE="off")
 
 
 @each_page
@@ -123,8 +113,7 @@ def test_jobs_of_ci_install_the_package_of_this_version_and_no_checkout(page: st
 
 def test_linters_get_all_jobs_of_ci_and_dockerfiles(tmp_path: Path) -> None:
     """.ci/linters installs public linters for them, and .ci/run runs it."""
-    command = [sys.executable, str(ROOT / "tools" / "ci_snippets.py"), str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
+    output_of(ROOT / "tools" / "ci_snippets.py", tmp_path)
     kinds = {folder.name: len(list(folder.iterdir())) for folder in tmp_path.iterdir()}
     assert kinds.keys() == {"github", "gitlab", "dockerfile"}
     assert sum(kinds.values()) >= len(blocks("yaml")) + len(blocks("dockerfile"))

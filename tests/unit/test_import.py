@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
-import cudnn_ct
+from tests.maintainers import TOOLS
+from tests.processes import answer_of, output_of
 
 LIBRARIES = ("libcudnn", "libcuda", "libcudart", "libcublas", "libnvrtc")
 MODULES = (
@@ -40,27 +36,21 @@ print(time.process_time() - start)
 """
 
 
-def child(code: str) -> Any:
-    """Run code in a fresh interpreter that finds the same cudnn_ct as this one, and return what it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+needs_maps = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
+@needs_maps
 @pytest.mark.parametrize(
     "statement", ["import cudnn_ct", "import cudnn_ct; dir(cudnn_ct); repr(cudnn_ct)"], ids=["import", "look"]
 )
 def test_import_opens_no_cuda_library_and_imports_nothing_heavy(statement: str) -> None:
-    assert child(LOOK_AROUND.format(statement=statement)) == {"libraries": [], "modules": []}
+    assert answer_of(LOOK_AROUND.format(statement=statement)) == {"libraries": [], "modules": []}
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
+@needs_maps
 def test_look_around_finds_imported_modules() -> None:
     pytest.importorskip("ml_dtypes")
-    assert child(LOOK_AROUND.format(statement="import ml_dtypes"))["modules"] == ["ml_dtypes"]
+    assert answer_of(LOOK_AROUND.format(statement="import ml_dtypes"))["modules"] == ["ml_dtypes"]
 
 
 def test_import_takes_at_most_half_again_as_long_as_numpy() -> None:
@@ -68,13 +58,13 @@ def test_import_takes_at_most_half_again_as_long_as_numpy() -> None:
 
     A disturbed round can reject a fast package, so the fastest of three rounds counts.
     """
-    child(STOPWATCH.format(statement="import cudnn_ct, numpy"))  # warms the file cache, compiles bytecode
+    answer_of(STOPWATCH.format(statement="import cudnn_ct, numpy"))  # warms the file cache, compiles bytecode
     ratios = []
     for _ in range(3):
         ours, numpys = [], []
         for _ in range(5):
-            numpys.append(child(STOPWATCH.format(statement="import numpy")))
-            ours.append(child(STOPWATCH.format(statement="import cudnn_ct")))
+            numpys.append(answer_of(STOPWATCH.format(statement="import numpy")))
+            ours.append(answer_of(STOPWATCH.format(statement="import cudnn_ct")))
         ratios.append(median(ours) / median(numpys))
         if ratios[-1] <= 1.5:
             return
@@ -94,16 +84,13 @@ wrong += [f"{p.__name__}.{n}" for p in (ct.reference, ct.dnn) for n in p.__all__
           if isinstance(getattr(p, n), types.ModuleType)]
 print(*wrong)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    assert output_of("-c", code).split() == []
 
 
 def test_stub_is_up_to_date() -> None:
-    tool = Path(__file__).parents[2] / "tools" / "stub.py"
-    if not tool.is_file():
+    if not TOOLS.is_dir():
         pytest.skip("tools/ is not next to these tests")
-    done = subprocess.run([sys.executable, str(tool)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of(TOOLS / "stub.py")
 
 
 def test_cuda_core_is_whole_while_other_threads_import_it() -> None:
@@ -125,5 +112,4 @@ threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
 [thread.start() for thread in threads], [thread.join() for thread in threads]
 print(*failures)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    assert output_of("-c", code).split() == []

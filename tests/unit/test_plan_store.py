@@ -27,6 +27,7 @@ from cudnn_ct.graph.plan_store import FORMAT, PlanStore, StoredPlan, _imported, 
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans, read_requests
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.processes import environment
 
 FORMAT_1 = "cudnn_ct graphs 1"
 PLAN = StoredPlan("plan | cuDNN 9.19.0 | GPU | engine 1 | {}", {"candidate": {}}, b'{"cudnn": "\0\n"}')
@@ -325,12 +326,11 @@ if store.get("key") is None:
 
 
 def test_two_processes_compile_a_plan_once(tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
     go = str(tmp_path / "go")
     children = [
         subprocess.Popen(
             [sys.executable, "-c", COMPILE, str(tmp_path / "plans"), str(tmp_path / name), go],
-            env=environ,
+            env=environment(),
             stdout=subprocess.PIPE,
             text=True,
         )

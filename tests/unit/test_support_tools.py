@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from cudnn_ct.graph.recording import read_requests
-
-ROOT = Path(__file__).parents[2]
+from tests.processes import ROOT, run_python
 
 
 @pytest.mark.parametrize("tool", ["support_list", "support_matrix", "jit_operations"])
 def test_generated_file_is_up_to_date(tool: str) -> None:
-    command = [sys.executable, f"tools/{tool}.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = run_python(f"tools/{tool}.py", "--check", cwd=ROOT)
     assert done.returncode == 0, f"run: python tools/{tool}.py {done.stderr[-1000:]}"
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import os
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from cudnn_ct.dtypes import DTYPES, as_dtype
 from cudnn_ct_dnn.flags import FLAGS
 from cudnn_doctor.read import variables as _variables
 from cudnn_doctor.read.variables import unknown_variables
+from tests.processes import run_python
 
 # --- dtypes ------------------------------------------------------------------------------------------------
 
@@ -207,9 +205,8 @@ def test_warnings_of_settings_show_the_line_that_uses_the_package(tmp_path: Path
     """Not the line of the package that reads the variables at the first use."""
     program = tmp_path / "program.py"
     program.write_text(f"import cudnn_ct as ct\n{use}\n")
-    environ = {**os.environ, "CUDNN_CT_ALLOW_TF32": "maybe"}
-    environ["PYTHONPATH"] = str(Path(ct.__file__).parents[1])
-    done = subprocess.run([sys.executable, program], env=environ, capture_output=True, text=True, check=True)
+    done = run_python(program, CUDNN_CT_ALLOW_TF32="maybe")
+    assert done.returncode == 0
     first, line = done.stderr.splitlines()
     assert first.startswith(f"{program}:2: CudnnWarning: CUDNN_CT_ALLOW_TF32='maybe' is ignored: ")
     assert line.strip() == use.splitlines()[0]

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+from tests.maintainers import TOOLS, tool
 
-if not TOOLS.is_dir():
-    pytest.skip("tools/ is not next to these tests", allow_module_level=True)
-
-sys.path.insert(0, str(TOOLS))
-import versions  # noqa: E402
-
-sys.path.remove(str(TOOLS))
+versions = tool("versions")
 
 
 def test_each_cudnn_has_a_record_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
