@@ -290,8 +290,7 @@ def add_node(*specs: TensorSpec) -> Node:
 def test_pointwise_nodes_reject_other_strides() -> None:
     first, last = (TensorSpec.packed((2, 3, 4, 5), "float32", layout) for layout in ("nchw", "nhwc"))
     check_layouts(Graph((add_node(first, first, first),), ()))
-    with pytest.raises(NotSupportedError, match="operands differ in layout"):
-        check_layouts(Graph((add_node(first, last, first),), ()))
+    check_layouts(Graph((add_node(first, last, first),), ()), "operands differ in layout")
     check_layouts(Graph((node("matmul"), add_node(first, last, first), node("matmul")), ()))
 
 
@@ -317,11 +316,7 @@ def test_broadcasts_that_engines_compute_wrong_are_rejected(
     first = Tensor(9, y)
     more = [node(rows, x=first, **{"cdesc" if rows == "matmul" else "y": first})] if rows else []
     graph = Graph((*more, add_node(y, TensorSpec.packed(operand), y)), ())
-    if right:
-        check_layouts(graph)
-    else:
-        with pytest.raises(NotSupportedError, match="is broadcast to"):
-            check_layouts(graph)
+    check_layouts(graph, "" if right else "is broadcast to")
 
 
 def test_channel_vector_before_a_convolution_needs_channels_last() -> None:
@@ -329,12 +324,7 @@ def test_channel_vector_before_a_convolution_needs_channels_last() -> None:
         x = TensorSpec.packed((2, 3, 4, 5), "float32", layout)  # type: ignore[arg-type]
         scaled = add_node(x, TensorSpec.packed((1, 3, 1, 1)), x)
         after = node("conv_forward", x=scaled.attributes["ydesc"], y=Tensor(8, x))
-        graph = Graph((scaled, after), ())
-        if layout == "nhwc":
-            check_layouts(graph)
-        else:
-            with pytest.raises(NotSupportedError, match="is broadcast to"):
-                check_layouts(graph)
+        check_layouts(Graph((scaled, after), ()), "" if layout == "nhwc" else "is broadcast to")
 
 
 def test_computed_element_fits_a_result_of_one_element_and_another_rank() -> None:
@@ -356,8 +346,7 @@ def test_select_before_a_product_takes_inputs_alone() -> None:
     check_layouts(Graph((select_node(x, b, condition, chosen), product), ()))
     scaled = node("pointwise", mode="mul", xdesc=b, bdesc=condition, ydesc=half)
     for first in ([scaled, select_node(x, half, condition, chosen)], [select_node(x, x, condition, chosen)]):
-        with pytest.raises(NotSupportedError, match="binary_select"):
-            check_layouts(Graph((*first, product), ()))
+        check_layouts(Graph((*first, product), ()), "binary_select")
         check_layouts(Graph((*first,), ()))
 
 
@@ -366,14 +355,10 @@ def test_identity_that_engines_leave_unwritten_is_rejected() -> None:
     x, sums = Tensor(1, wide), Tensor(2, wide, virtual=True)
     product = node("matmul", adesc=x, bdesc=x, cdesc=sums)
     largest = node("reduction", xdesc=sums, ydesc=Tensor(3, TensorSpec.packed((1, 1, 1))))
-    for spec, rejected in ((wide, True), (half, False)):
+    for spec, rejected in ((wide, "identity"), (half, "")):
         copy = node("pointwise", mode="identity", xdesc=sums, ydesc=Tensor(4, spec))
         check_layouts(Graph((product, copy), ()))
-        if rejected:
-            with pytest.raises(NotSupportedError, match="identity"):
-                check_layouts(Graph((product, copy, largest), ()))
-        else:
-            check_layouts(Graph((product, copy, largest), ()))
+        check_layouts(Graph((product, copy, largest), ()), rejected)
 
 
 def test_graphs_of_other_sizes_and_values_need_the_same_kernels() -> None:
