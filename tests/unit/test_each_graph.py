@@ -19,22 +19,17 @@ GRAPHS = ("first", "fatal", "second", "third")
 
 def plan(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Act as a child process that ends when it plans the fatal graph."""
-    lines = []
-    for name in GRAPHS[request["start"] :]:
-        label = {"graph": name, "operation": name, "line": "p.py:1"}
-        lines.append(label)
-        if name == "fatal":
-            Path(request["progress"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-            if request["output"]:
-                with open(request["output"], "a", encoding="utf-8") as output:
-                    output.write("a part of a pl")
-            raise PlanningError("the planning process ended with SIGSEGV")
-        if request["output"]:
-            with open(request["output"], "a", encoding="utf-8") as output:
-                output.write(f"plan of {name}\n")
-        size = os.path.getsize(request["output"]) if request["output"] else 0
-        lines.append({**label, "engines": 1, "reason": "", "seconds": 0.5, "size": size})
-    Path(request["progress"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    output = request["output"] or os.devnull
+    with open(request["progress"], "w", encoding="utf-8") as progress, open(output, "a") as plans:
+        for name in GRAPHS[request["start"] :]:
+            label = {"graph": name, "operation": name, "line": "p.py:1"}
+            print(json.dumps(label), file=progress)
+            if name == "fatal":
+                plans.write("a part of a pl")
+                raise PlanningError("the planning process ended with SIGSEGV")
+            print(f"plan of {name}", file=plans, flush=True)
+            planned = {"engines": 1, "reason": "", "seconds": 0.5, "size": os.path.getsize(output)}
+            print(json.dumps(label | planned), file=progress)
     return {"skipped": {}}
 
 

@@ -20,9 +20,10 @@ def row(name: str) -> Candidate:
     return Candidate("graph", name, "fma", 0, True)
 
 
-def timing(
-    results: Mapping[str, int],
-) -> Callable[[Sequence[Candidate]], tuple[list[Candidate], list[CudnnError]]]:
+Timing = Callable[[Sequence[Candidate]], tuple[list[Candidate], list[CudnnError]]]
+
+
+def timing(results: Mapping[str, int]) -> Timing:
     """Time candidates by :data:`TIMES`. The results of most are right, or that of the first."""
 
     def timed(rows: Sequence[Candidate]) -> tuple[list[Candidate], list[CudnnError]]:
@@ -38,13 +39,13 @@ def timing(
     return timed
 
 
-def explored(results: Mapping[str, int] = {}) -> Exploration:
+def explored(timed: Timing) -> Exploration:
     state = Exploration()
     for _ in range(9):
         with state.turn(threading.RLock()) as mine:
             if mine:
                 current = state.tried[0] if state.tried else row("first")
-                state.step(current, lambda: [row(name) for name in TIMES], timing(results))
+                state.step(current, lambda: [row(name) for name in TIMES], timed)
     assert state.settled
     return state
 
@@ -61,7 +62,7 @@ def explored(results: Mapping[str, int] = {}) -> Exploration:
     ],
 )
 def test_fastest_candidate_with_the_right_result_is_the_best(results: dict[str, int], best: str) -> None:
-    state = explored(results)
+    state = explored(timing(results))
     assert state.tried[0].algorithm == best
     assert {one.algorithm for one in state.tried} == set(TIMES)
     assert state.complete
@@ -75,11 +76,7 @@ def test_candidates_are_timed_once_beside_the_best() -> None:
         asked.append([one.algorithm for one in rows])
         return timing({})(rows)
 
-    state = Exploration()
-    for _ in range(5):
-        with state.turn(threading.RLock()) as mine:
-            if mine:
-                state.step((state.tried or [row("first")])[0], lambda: [row(name) for name in TIMES], timed)
+    explored(timed)
     assert asked == [["first", "slow"], ["first", "quick"], ["quick", "good"]]
 
 

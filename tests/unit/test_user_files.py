@@ -32,7 +32,9 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.fixture(params=["pipe", "device", "folder"])
-def odd_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def odd_file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A path that is not a regular file; commands have a cache next to it."""
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "cache"))
     path = tmp_path / "file.py"
     if request.param == "pipe":
         os.mkfifo(path)
@@ -69,10 +71,7 @@ def test_reader_rejects_a_huge_file(name: str, tmp_path: Path) -> None:
         "algorithms --x 1,3,8,8 --w 4,3,3,3 --gpu FILE",
     ],
 )
-def test_command_rejects_a_file_that_is_not_regular(
-    line: str, odd_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "cache"))
+def test_command_rejects_a_file_that_is_not_regular(line: str, odd_file: Path, tmp_path: Path) -> None:
     words = line.replace("FILE", str(odd_file)).replace("OUT", str(tmp_path / "out")).split()
     ran = CliRunner().invoke(main, words)
     assert ran.exit_code == 2, ran.output
@@ -91,9 +90,8 @@ def test_command_rejects_a_file_that_is_not_regular(
     ],
 )
 def test_command_rejects_an_output_that_is_not_regular_before_it_works(
-    line: str, odd_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, odd_file: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "cache"))
     program = tmp_path / "program.py"
     program.write_text("raise SystemError")
     words = line.replace("FILE", str(odd_file)).replace("PROGRAM", str(program)).split()
