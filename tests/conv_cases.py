@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct.shapes.conv import ROLES
+from cudnn_ct.shapes.conv import ROLES, ConvProblem, conv_problem
+from cudnn_ct.shapes.specs import TensorSpec
 from tests.layers import FLOATS, LayerCase, Tensor, lying, scales_and_out
 from tests.strategies import SCALES
 
@@ -19,6 +20,22 @@ OPERATIONS = {
     "backward_data": "conv_backward_data",
     "backward_filter": "conv_backward_filter",
 }
+
+
+def packed_problem(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    dtype: str = "float32",
+    layout: str = "nchw",
+    *,
+    w_layout: str | None = None,
+    direction: str = "forward",
+    **arguments: Any,
+) -> ConvProblem:
+    """Return the problem of a convolution of contiguous operands, or of one of its gradients."""
+    specs = TensorSpec.packed(x, dtype, layout), TensorSpec.packed(w, dtype, w_layout or layout)
+    return conv_problem("forward", *specs, **arguments)._replace(direction=direction)
+
 
 # Largest error of a sum of products of values near 1, over the largest result. The sums have at most a few
 # hundred terms; TF32 rounds each factor to 11 bits, and FFT and Winograd add a few bits of their own.

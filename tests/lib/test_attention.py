@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.graph.candidates import first_engine
 from cudnn_ct.graph.offline import Planner, target_of
 from cudnn_ct.graph.pixels import pixels
@@ -24,10 +26,10 @@ from cudnn_ct.shapes.attention import (
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests import scaled_attention_cases
-from tests.attention_cases import CASES, NO_GRADIENT, Case, case
+from tests.attention_cases import CASES, NO_GRADIENT, Case, case, operands_of
 from tests.nightly import share
 
-from .test_graph import DEVICE, in_child
+from .test_graph import DEVICE, in_child, parameter
 
 
 @pytest.fixture(autouse=True)
@@ -39,48 +41,22 @@ def _can_plan(cudnn: int) -> None:
 def problem_of(given: Case, *, gradient: bool, dropout: float = 0.0, **more: Any) -> AttentionProblem:
     """Return the problem of a case with contiguous operands."""
     packed = TensorSpec.packed
-    batch, heads, kv_heads = given.batch, given.heads, given.kv_heads
-    specs = {
-        "q": packed((batch, heads, given.queries, given.head), given.dtype),
-        "k": packed((batch, kv_heads, given.keys, given.head), given.dtype),
-        "v": packed((batch, kv_heads, given.keys, given.value_head), given.dtype),
-    }
-    rows = (batch, heads, given.queries)
-    keywords = given.keywords
+    arrays, keywords, dy = operands_of(given)
+    named = dict(zip("qkv", arrays, strict=True)) | keywords
+    shapes = {name: (one.shape, one.dtype) for name, one in named.items() if isinstance(one, np.ndarray)}
+    specs = {name: packed(shape, as_dtype(dtype).name) for name, (shape, dtype) in shapes.items()}
     longest = (0, 0)
-    if given.packed and given.lengths is not None:
-        tokens = [sum(one) for one in given.lengths]
-        specs["q"] = packed((tokens[0], heads, given.head), given.dtype)
-        specs["k"] = packed((tokens[1], kv_heads, given.head), given.dtype)
-        specs["v"] = packed((tokens[1], kv_heads, given.value_head), given.dtype)
-        rows = (tokens[0], heads)
-        specs |= {f"starts_{name}": packed((batch + 1,), "int32") for name in ("q", "k", "v", "y", "stats")}
+    if given.packed:
+        specs |= {f"starts_{name}": packed((given.batch + 1,), "int32") for name in (*"qkvy", "stats")}
+        specs |= dict.fromkeys(("lengths_q", "lengths_kv"), packed((given.batch,), "int32"))
         longest = (256, 256)
-    if given.page:
-        pages = given.keys // given.page
-        blocks = (batch * pages, kv_heads, given.page)
-        specs |= {
-            "k": packed((*blocks, given.head), given.dtype),
-            "v": packed((*blocks, given.value_head), given.dtype),
-        }
-        specs["page_table"] = packed((batch, pages), "int32")
-    if given.lengths is not None:
-        specs |= dict.fromkeys(("lengths_q", "lengths_kv"), packed((batch,), "int32"))
-    if given.bias:
-        sizes = dict(zip("bhqk", (batch, heads, given.queries, given.keys), strict=True))
-        shape = tuple(size if axis in given.bias else 1 for axis, size in sizes.items())
-        specs["bias"] = packed(shape, given.bias_dtype or given.dtype)
     if dropout:
         specs |= dict.fromkeys(("seed", "offset"), packed((1,), "int64"))
-    masks = [keywords.get(name) for name in ("scale", "causal", "window")]
-    arguments = (masks[0], masks[1] or False, masks[2], dropout, longest)
+    masks = given.keywords.get("causal", False), given.keywords.get("window")
+    arguments = (given.keywords.get("scale"), *masks, dropout, longest)
     if not gradient:
         return attention_problem(specs, (None, None), True, *arguments)
-    specs |= {
-        "dy": packed((*rows, given.value_head), given.dtype),
-        "y": packed((*rows, given.value_head), given.dtype),
-    }
-    specs["stats"] = packed(rows)
+    specs |= dict.fromkeys(("dy", "y"), packed(dy.shape, given.dtype)) | {"stats": packed(dy.shape[:-1])}
     dbias = bool(given.bias) and given.bias_dtype != "bool"
     return attention_gradient_problem(specs, (None,) * 4, dbias, *arguments, **more)
 
@@ -122,21 +98,14 @@ def gradient_problems() -> dict[str, AttentionProblem]:
 PLANNED = ("bottom right window", "bias of heads", "packed, causal", "heads of 256", "dropout")
 
 
+@parameter("every", 3, 1)
 @in_child
-def test_cudnn_has_engines_of_attention() -> None:
+def test_cudnn_has_engines_of_attention(every: int) -> None:
+    """All that are examined at night become plans."""
     planner = Planner(DEVICE)
     for problems in (forward_problems(), gradient_problems()):
-        for name, problem in share(problems.items(), 3):
-            assert engines_of(problem, planner, compiled=name in PLANNED), name
-
-
-@pytest.mark.nightly
-@in_child
-def test_cudnn_plans_attention() -> None:
-    planner = Planner(DEVICE)
-    for problems in (forward_problems(), gradient_problems()):
-        for problem in dict.fromkeys(problems.values()):
-            assert engines_of(problem, planner), problem
+        for name, problem in share(problems.items(), every):
+            assert engines_of(problem, planner, compiled=every == 1 or name in PLANNED), name
 
 
 @pytest.mark.nightly

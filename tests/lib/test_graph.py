@@ -11,7 +11,7 @@ import gc
 import json
 from collections import Counter
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,11 @@ from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.ops.conv.graph import by_name, candidates, graph_of, plan, preferred
 from cudnn_ct.ops.reduce.plans import FORMS, MatrixView, reduction_graph
 from cudnn_ct.plans.base import Candidate
-from cudnn_ct.shapes.conv import ConvProblem, conv_problem
+from cudnn_ct.shapes.conv import ConvProblem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
 from cudnn_doctor import libraryset, sandbox
+from tests.conv_cases import packed_problem
 from tests.nightly import share
 from tests.processes import ROOT, run_python
 
@@ -51,13 +52,13 @@ COARSE = {"tensor_core", "down_convert_inputs"}
 pytestmark = pytest.mark.usefixtures("can_plan")
 
 
-def in_child(test: Callable[[], None]) -> Callable[[], None]:
-    """Run a test in a child process that has loaded a stub of the driver."""
+def in_child(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test, which may have parameters, in a child process that has loaded a stub of the driver."""
 
     @wraps(test)
-    def parent() -> None:
+    def parent(**parameters: Any) -> None:
         code = f"import {test.__module__} as t, tests.lib.test_graph as g; g.load_stub(); "
-        code += f"t.{test.__name__}.__wrapped__()"
+        code += f"t.{test.__name__}.__wrapped__(**{parameters!r})"
         done = run_python("-W", "error", "-W", "ignore:cuDNN ", "-c", code, timeout=200)  # known defects
         assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
         # On stderr, cuDNN names every symbol that the stub lacks.
@@ -66,23 +67,16 @@ def in_child(test: Callable[[], None]) -> Callable[[], None]:
     return parent
 
 
+def parameter(name: str, first: Any, *nightly: Any) -> pytest.MarkDecorator:
+    """Give a test a parameter; values behind the first take long, and are for the night."""
+    rest = [pytest.param(value, marks=pytest.mark.nightly) for value in nightly]
+    return pytest.mark.parametrize(name, [first, *rest], ids=str)
+
+
 # --- the grid ----------------------------------------------------------------------------------------------
 
 
-def problem(
-    x: tuple[int, ...],
-    w: tuple[int, ...],
-    dtype: str = "float16",
-    layout: str = "nhwc",
-    *,
-    w_layout: str | None = None,
-    direction: str = "forward",
-    **arguments: Any,
-) -> ConvProblem:
-    specs = TensorSpec.packed(x, dtype, layout), TensorSpec.packed(w, dtype, w_layout or layout)
-    return conv_problem("forward", *specs, **arguments)._replace(direction=direction)
-
-
+problem = partial(packed_problem, dtype="float16", layout="nhwc")
 IMAGES = {"x": (8, 64, 28, 28), "w": (64, 64, 3, 3), "padding": 1}
 STRICT = {"dtype": "float32", "precision": "float32"}
 GRID: dict[str, dict[str, Any]] = {

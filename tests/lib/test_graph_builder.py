@@ -22,7 +22,7 @@ from tests.built_attention import BUILT, BUILT_GRADIENTS, build, build_backward,
 from tests.nightly import share
 from tests.oracle.graph_draws import draw_graph
 
-from .test_graph import DEVICE, in_child
+from .test_graph import DEVICE, in_child, parameter
 
 pytestmark = pytest.mark.usefixtures("can_plan")
 
@@ -145,26 +145,16 @@ PLANNED = (
 )
 
 
+@parameter("compiled", "those with a lowering of their own", "all")
 @in_child
-def test_graphs_of_all_families_have_engines() -> None:
-    check_families(PLANNED)
-
-
-@pytest.mark.nightly
-@in_child
-def test_graphs_of_all_families_become_plans() -> None:
-    check_families((*GRAPHS, *LATER))
-
-
-def check_families(compiled: tuple[str, ...]) -> None:
-    """Check that all families have engines, and some of them plans."""
+def test_graphs_of_all_families_have_engines(compiled: str) -> None:
     planner = Planner(DEVICE)
     wanted = {**GRAPHS, **{name: build for name, (since, build) in LATER.items()
                            if since <= planner.library.version}}  # fmt: skip
     without = {}
     for name, define in wanted.items():
         g = ct.Graph()
-        reason = reason_against(g, define(g), planner, compiled=name in compiled)
+        reason = reason_against(g, define(g), planner, compiled=compiled == "all" or name in PLANNED)
         if reason:
             without[name] = reason
     assert without == {}, without

@@ -31,25 +31,15 @@ from tests.graph_kinds.matmuls import matmul
 from tests.graph_kinds.norms import ROWS
 from tests.graph_kinds.sizes import with_length
 
-from .test_graph import DEVICE, in_child
+from .test_graph import DEVICE, in_child, parameter
 
 pytestmark = pytest.mark.usefixtures("can_plan")
 
 
+@parameter("compiled", 24, 1)
 @in_child
-def test_every_kind_of_graph_has_engines() -> None:
-    """Every 24th kind also becomes a plan: compiling one takes a third of a second."""
-    check_kinds(compiled=24)
-
-
-@pytest.mark.nightly
-@in_child
-def test_every_kind_of_graph_becomes_a_plan() -> None:
-    check_kinds(compiled=1)
-
-
-def check_kinds(compiled: int) -> None:
-    """Check that all kinds have engines, and every ``compiled``-th kind a plan."""
+def test_every_kind_of_graph_has_engines(compiled: int) -> None:
+    """Every ``compiled``-th kind also becomes a plan: compiling one takes a third of a second."""
     planner = Planner(DEVICE)
     without = {}
     for number, (name, make) in enumerate(KINDS.items()):

@@ -16,7 +16,7 @@ from cudnn_ct.shapes.matmul import matmul_problem, scaled_matmul_problem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.nightly import share
 
-from .test_graph import DEVICE, in_child
+from .test_graph import DEVICE, in_child, parameter
 
 pytestmark = pytest.mark.usefixtures("can_plan")
 
@@ -201,22 +201,17 @@ PLANNED = ("plain", "crossed batch axes", "odd", "int8", "int8 weights", "gelu",
 WITHOUT_ENGINES = {91002: {"vectors", "vector b", "odd", "one term"}, 91900: {"TF32"}}
 
 
+@parameter("every", 4, 1)
 @in_child
-def test_products_have_engines() -> None:
+def test_products_have_engines(every: int) -> None:
+    """All that are examined at night become plans."""
     planner = Planner(DEVICE)
     missing = {
-        name: (why_not_planned if name in PLANNED else engines_missing)(TENSOR_CORES, one, planner)
-        for name, one in share(products().items(), 4)
+        name: (why_not_planned if every == 1 or name in PLANNED else engines_missing)(
+            TENSOR_CORES, one, planner
+        )
+        for name, one in share(products().items(), every)
     }
-    without = {name for name, reason in missing.items() if reason}
-    assert without <= WITHOUT_ENGINES.get(planner.library.version, set()), missing
-
-
-@pytest.mark.nightly
-@in_child
-def test_products_become_plans() -> None:
-    planner = Planner(DEVICE)
-    missing = {name: why_not_planned(TENSOR_CORES, one, planner) for name, one in products().items()}
     without = {name for name, reason in missing.items() if reason}
     assert without <= WITHOUT_ENGINES.get(planner.library.version, set()), missing
 

@@ -94,19 +94,9 @@ def test_poolings_have_engines_if_their_geometry_is_given_by_fractions() -> None
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("gpu", ["h200", "t4", "a100", "b200"])
 @in_child
-def test_no_cudnn_has_other_bilinear_engines_or_engines_of_nearest() -> None:
-    check_others("h200")
-
-
-@pytest.mark.nightly
-@in_child
-def test_no_gpu_has_other_bilinear_engines_or_engines_of_nearest() -> None:
-    for name in ("t4", "a100", "b200"):
-        check_others(name)
-
-
-def check_others(gpu: str) -> None:
+def test_no_gpu_has_other_bilinear_engines_or_engines_of_nearest(gpu: str) -> None:
     planner = Planner(description_of(gpu))
     for described in product(
         ("forward", "backward"),

@@ -57,14 +57,8 @@ FALLIBLE = {
     *("cuCtxSetCurrent", "cuEventQuery", "cuEventRecord", "cuStreamSynchronize", "cuStreamWaitEvent"),
     *("cuMemAllocFromPoolAsync", "cuMemGetInfo", "cuMemPoolTrimTo", "cuMemsetD8Async", "cuMemsetD16Async"),
     *("cuMemsetD32Async", "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuGraphLaunch"),
-    *(
-        "cuMemcpy2DAsync",
-        "cuGraphInstantiate",
-        "cuGraphGetNodes",
-        "cuGraphExecKernelNodeSetParams",
-        "cuStreamBeginCapture",
-        "cuStreamEndCapture",
-    ),
+    *("cuMemcpy2DAsync", "cuGraphInstantiate", "cuGraphGetNodes", "cuGraphExecKernelNodeSetParams"),
+    *("cuStreamBeginCapture", "cuStreamEndCapture"),
 }
 
 
@@ -511,12 +505,19 @@ class Driver:
         ctypes.c_size_t.from_address(size).value = 8
         return 0
 
-    def _set_node_params(self, executable: int, number: int, place: int) -> int:
-        self.calls.append("cuGraphExecKernelNodeSetParams")
-        if error := self._requested("cuGraphExecKernelNodeSetParams"):
+    def _node_to_set(self, kind: str, executable: int, number: int) -> Node | int:
+        """Return a node of an executable graph, or the error of the function that sets its parameters."""
+        name = f"cuGraphExec{kind}NodeSetParams"
+        self.calls.append(name)
+        if error := self._requested(name):
             return int(error)
         assert number in self.nodes, "the graph of the node was destroyed"
-        params, node = KernelParams.from_address(place), self.executables[executable][number]
+        return self.executables[executable][number]
+
+    def _set_node_params(self, executable: int, number: int, place: int) -> int:
+        if isinstance(node := self._node_to_set("Kernel", executable, number), int):
+            return node
+        params = KernelParams.from_address(place)
         addresses = (ctypes.c_void_p * params.func).from_address(params.params)
         node.words = [ctypes.c_uint64.from_address(one).value for one in addresses]
         return 0
@@ -529,12 +530,9 @@ class Driver:
         return 0
 
     def _set_structure(self, kind: int, executable: int, number: int, place: int, context: int) -> int:
-        name = f"cuGraphExec{'Memcpy' if kind == MEMCPY else 'Memset'}NodeSetParams"
-        self.calls.append(name)
-        if error := self._requested(name):
-            return int(error)
-        assert number in self.nodes, "the graph of the node was destroyed"
-        node = self.executables[executable][number]
+        function = "Memcpy" if kind == MEMCPY else "Memset"
+        if isinstance(node := self._node_to_set(function, executable, number), int):
+            return node
         assert node.kind == kind
         assert node.words is not None
         assert context == 0xC0 + (self.current or 0), "a context of another device"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from cudnn_ct.facts import Target
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.legal.rules import engine_rules
-from cudnn_ct.shapes.conv import ConvProblem, conv_problem
+from cudnn_ct.shapes.conv import ConvProblem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.conv_cases import packed_problem
 from tests.fusion_cases import training_problems
 
 HERE = Target(91900, "full", (9, 0))
@@ -22,12 +24,7 @@ SLOW_ON_POINTS = {28, 38, 48, 70}
 POINTS = ((8, 64, 16, 56, 56), (128, 64, 1, 1, 1))
 
 
-def problem(
-    x: tuple[int, ...], w: tuple[int, ...], dtype: str = "float32", layout: str = "nhwc", **arguments: Any
-) -> ConvProblem:
-    direction = arguments.pop("direction", "forward")
-    specs = TensorSpec.packed(x, dtype, layout), TensorSpec.packed(w, dtype, layout)
-    return conv_problem("forward", *specs, **arguments)._replace(direction=direction)
+problem = partial(packed_problem, layout="nhwc")
 
 
 def rules_of(problem: Any) -> EngineRules:
@@ -67,7 +64,7 @@ def test_ranked_too_high_has_engine_58_for_strided_groups(groups: int, stride: i
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_erratum_reads_the_layout_of_one_channel_from_the_other_tensors(layout: str) -> None:
-    one = problem((8, 1, 28, 28), (64, 1, 3, 3), "float16", layout, direction="backward_data")
+    one = problem((8, 1, 28, 28), (64, 1, 3, 3), "float16", layout=layout, direction="backward_data")
     one = one._replace(y=TensorSpec.packed(one.y.shape, "float16", layout))
     assert bool(erratum(78, one)) == (layout == "nchw")
 

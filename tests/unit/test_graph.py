@@ -34,6 +34,7 @@ from cudnn_ct.plans.base import Plan
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.conv_cases import packed_problem
 from tests.facts.native import check_layouts
 
 numbers = st.integers(0, 2**31 - 1)
@@ -142,9 +143,7 @@ def test_enum_values_are_read_back_and_unknown_ones_stay_numbers() -> None:
 def problem(
     x: tuple[int, ...] = (2, 4, 8, 8), w: tuple[int, ...] = (4, 4, 3, 3), layout: str = "nhwc", **k: object
 ) -> ConvProblem:
-    given = {"padding": 1, **k}
-    specs = TensorSpec.packed(x, "float16", layout), TensorSpec.packed(w, "float16", layout)
-    return conv_problem("forward", *specs, **given)
+    return packed_problem(x, w, "float16", layout, **{"padding": 1, **k})
 
 
 @pytest.mark.parametrize("row", OPERATIONS.values(), ids=OPERATIONS)

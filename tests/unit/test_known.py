@@ -14,9 +14,9 @@ from cudnn_ct.legal import rules
 from cudnn_ct.legal.conditions import applying
 from cudnn_ct.legal.rules import engine_rules, warn
 from cudnn_ct.legal.subjects import Norm, subjects_of
-from cudnn_ct.shapes.conv import ConvProblem, conv_problem
-from cudnn_ct.shapes.specs import TensorSpec
+from cudnn_ct.shapes.conv import ConvProblem
 from cudnn_doctor.read.versions import defects, rows, table, version_numbers, within
+from tests.conv_cases import packed_problem as conv
 
 FIELDS = [
     *(
@@ -101,11 +101,6 @@ def test_layer_norm_loses_the_variance_in_measured_versions(
 def test_range_includes_its_start_and_excludes_its_end(version: str, inside: bool) -> None:
     assert within(version, {"from": "9.8", "before": "9.15"}) == inside
     assert ("conv3d-half" in {row["name"] for row in defects(version, "conv")}) == inside
-
-
-def conv(x: tuple[int, ...], w: tuple[int, ...], dtype: str = "float32", **how: Any) -> ConvProblem:
-    specs = TensorSpec.packed(x, dtype), TensorSpec.packed(w, dtype)
-    return conv_problem("forward", *specs, **how)
 
 
 VOLUME = (1, 4, 6, 6, 6)
