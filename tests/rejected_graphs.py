@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from math import sqrt
 from typing import Any, NamedTuple
 
-from cudnn_ct.graph.operations import Graph, Node, Tensor, node
+from cudnn_ct.graph.operations import Graph, Tensor, node
 from cudnn_ct.shapes.conv import ROLES, conv_output_shape
-from cudnn_ct.shapes.specs import Shape, TensorSpec, packed_strides
+from cudnn_ct.shapes.specs import Shape, packed_strides
 from cudnn_ct.typing import Layout
+from tests.graph_kinds.draft import Draft
 
 __all__ = ["REJECTED", "Rejected"]
 
@@ -27,18 +27,19 @@ class Rejected(NamedTuple):
     causes: tuple[str, ...]
 
 
-class Tensors:
-    """Makes tensors with increasing numbers."""
+class Tensors(Draft):
+    """A graph in the making, whose tensors have strides or a layout."""
 
-    def __init__(self) -> None:
-        self._numbers = count(1)
+    def tensor(self, shape: Shape, dtype: str, strides: Layout | Shape | None = None, **facts: Any) -> Tensor:
+        return super().tensor(
+            shape, dtype, packed_strides(shape, strides) if isinstance(strides, str) else strides, **facts
+        )
 
-    def __call__(self, shape: Shape, dtype: str, layout: Layout | Shape = "nchw", **facts: Any) -> Tensor:
-        strides = packed_strides(shape, layout) if isinstance(layout, str) else layout
-        return Tensor(next(self._numbers), TensorSpec(shape, strides, dtype), **facts)
+    __call__ = tensor
 
-    def value(self, number: float, dtype: str = "float32", rank: int = 4) -> Tensor:
-        return self((1,) * rank, dtype, value=number)
+    def named(self, make: Callable[..., Tensor], names: str, *spec: Any) -> dict[str, Tensor]:
+        """Make a tensor for each attribute."""
+        return {name: make(*spec) for name in names.split()}
 
 
 def attention(
@@ -61,54 +62,35 @@ def attention(
     layout: Layout = "nchw",
 ) -> Graph:
     """One SDPA node; ``stats`` is the dtype of the statistics, if they are a result."""
-    tensor, batch = Tensors(), 2
-    first: list[Tensor] = []
-    offsets: list[Tensor | None] = [None, None]
-    if ragged:
-        offsets = [tensor((batch + 1, 1, 1, 1), "int64") for _ in range(2)]
-        first = [one for one in offsets if one is not None]
-    q = tensor((batch, heads, rows, width), dtype, layout, ragged=offsets[0])
-    blocks = 64 if paged else batch
-    length = 64 if paged else keys
-    k = tensor((blocks, kv_heads, length, width), k_dtype or dtype, layout, ragged=offsets[1])
-    v = tensor((blocks, kv_heads, length, v_width or width), dtype, layout, ragged=offsets[1])
+    draft, batch, one = Tensors(), 2, (1, 1, 1, 1)
+    offsets = [draft.input((batch + 1, 1, 1, 1), "int64") if ragged else None for _ in range(2)]
+    q = draft.input((batch, heads, rows, width), dtype, layout, ragged=offsets[0])
+    blocks, length = (64, 64) if paged else (batch, keys)
+    k = draft.input((blocks, kv_heads, length, width), k_dtype or dtype, layout, ragged=offsets[1])
+    v = draft.input((blocks, kv_heads, length, v_width or width), dtype, layout, ragged=offsets[1])
     more: dict[str, Any] = {}
     if lengths and (ragged or paged):
-        for name in ("seq_len_qdesc", "seq_len_kvdesc"):
-            more[name] = tensor((batch, 1, 1, 1), "int32")
+        more |= draft.named(draft.input, "seq_len_qdesc seq_len_kvdesc", (batch, 1, 1, 1), "int32")
     if paged:
-        for name in ("page_table_kdesc", "page_table_vdesc"):
-            more[name] = tensor((batch, 1, keys // 64, 1), "int32")
+        tables = "page_table_kdesc page_table_vdesc"
+        more |= draft.named(draft.input, tables, (batch, 1, keys // 64, 1), "int32")
     if dropout:
-        for name in ("dropout_seed_desc", "dropout_offset_desc"):
-            more[name] = tensor((1, 1, 1, 1), "int64")
+        more |= draft.named(draft.input, "dropout_seed_desc dropout_offset_desc", one, "int64")
     if sink:
-        more["sink_desc"] = tensor((1, heads, 1, 1), sink)
+        more["sink_desc"] = draft.input((1, heads, 1, 1), sink)
     if dtype.startswith("float8"):
-        for name in (
-            "descale_qdesc",
-            "descale_kdesc",
-            "descale_vdesc",
-            "descale_sdesc",
-            "scale_sdesc",
-            "scale_odesc",
-        ):
-            more[name] = tensor((1, 1, 1, 1), "float32")
-    inputs = [*first, q, k, v, *more.values()]
+        scales = "descale_qdesc descale_kdesc descale_vdesc descale_sdesc scale_sdesc scale_odesc"
+        more |= draft.named(draft.input, scales, one, "float32")
     if dropout:
         more["dropout_probability"] = dropout
-    o = tensor((batch, heads, rows, v_width or width), result or dtype, layout, ragged=offsets[0])
-    results = [o]
+    o = draft.result((batch, heads, rows, v_width or width), result or dtype, layout, ragged=offsets[0])
     if dtype.startswith("float8"):
-        for name in ("amax_sdesc", "amax_odesc"):
-            more[name] = tensor((1, 1, 1, 1), "float32")
-            results.append(more[name])
+        more |= draft.named(draft.result, "amax_sdesc amax_odesc", one, "float32")
     if stats:
-        more["statsdesc"] = tensor((batch, heads, rows, 1), stats)
-        results.append(more["statsdesc"])
-    scale = tensor.value(1 / sqrt(width))
-    one = node("sdpa_forward", qdesc=q, kdesc=k, vdesc=v, odesc=o, scaledesc=scale, **more)
-    return Graph((one,), (*inputs, *results))
+        more["statsdesc"] = draft.result((batch, heads, rows, 1), stats)
+    scale = draft.value(1 / sqrt(width))
+    draft.add("sdpa_forward", qdesc=q, kdesc=k, vdesc=v, odesc=o, scaledesc=scale, **more)
+    return draft.graph()
 
 
 def attention_backward(
@@ -144,35 +126,26 @@ def composed_attention(
     dtype: str = "bfloat16", *, width: int = 64, rows: int = 256, compute: str = "float32"
 ) -> Graph:
     """Attention as single operations: product, scale, softmax, product."""
-    tensor, nodes = Tensors(), list[Node]()
-    shape, scores, row = (2, 8, rows, width), (2, 8, rows, rows), (2, 8, rows, 1)
-    q, v, o = (tensor(shape, dtype) for _ in range(3))
-    k = tensor((2, 8, width, rows), dtype, (8 * rows * width, rows * width, 1, width))
-
-    def virtual(shape: Shape, kept: str = "float32") -> Tensor:
-        return tensor(shape, kept, virtual=True)
+    draft, shape = Tensors(), (2, 8, rows, width)
+    q, v, o = (draft.tensor(shape, dtype) for _ in range(3))
+    k = draft.tensor((2, 8, width, rows), dtype, (8 * rows * width, rows * width, 1, width))
 
     def pointwise(mode: str, x: Tensor, b: Tensor | None = None, kept: str = "float32") -> Tensor:
-        y = virtual(x.spec.shape, kept)
-        more = {} if b is None else {"bdesc": b}
-        nodes.append(node("pointwise", mode=mode, math_prec=compute, xdesc=x, ydesc=y, **more))
-        return y
+        return draft.pointwise(mode, x, b, dtype=kept, compute=compute)
 
     def reduction(operator: str, x: Tensor) -> Tensor:
-        y = virtual(row)
-        nodes.append(node("reduction", operator=operator, comp_type=compute, xdesc=x, ydesc=y))
+        y = draft.virtual((2, 8, rows, 1))
+        draft.add("reduction", operator=operator, comp_type=compute, xdesc=x, ydesc=y)
         return y
 
-    score = virtual(scores)
-    nodes.append(node("matmul", comp_type=compute, adesc=q, bdesc=k, cdesc=score))
-    score = pointwise("mul", score, tensor.value(1 / sqrt(width)))
+    score = draft.matmul(q, k, draft.virtual((2, 8, rows, rows)), compute)
+    score = pointwise("mul", score, draft.value(1 / sqrt(width)))
     largest = reduction("max", score)
     powers = pointwise("exp", pointwise("sub", score, largest))
     total = reduction("add", powers)
     pointwise("add", largest, pointwise("log", total))
-    weights = pointwise("div", powers, total, dtype)
-    nodes.append(node("matmul", comp_type=compute, adesc=weights, bdesc=v, cdesc=o))
-    return Graph(tuple(nodes), (q, k, v, o))
+    draft.matmul(pointwise("div", powers, total, dtype), v, o, compute)
+    return Graph(tuple(draft.nodes), (q, k, v, o))
 
 
 def convolution(
