@@ -260,6 +260,10 @@ class Driver:
             self.blocking.add(handle)
         return handle
 
+    def fail_always(self, result: CUresult) -> None:
+        """Let all functions fail."""
+        self._requested = lambda name: result  # type: ignore[method-assign]
+
     def used(self) -> int:
         return sum(allocation.size for allocation in list(self.live.values()))
 

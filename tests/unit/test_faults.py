@@ -17,31 +17,9 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
 
-from .cuda_driver import Driver, driver_installed
+from .cuda_driver import CUresult, Driver, driver_installed
 
 STREAM = Stream(1, 0)
-
-
-class Result(int):
-    """A result of the driver with a name."""
-
-    name: str
-
-
-def failure(name: str) -> Result:
-    result = Result(2 if name.endswith("OUT_OF_MEMORY") else 700)
-    result.name = name
-    return result
-
-
-class Failing(dict[str, Result]):
-    """The results of all functions of the driver."""
-
-    def __init__(self, name: str) -> None:
-        self.result = failure(name)
-
-    def get(self, *_: object) -> Result:
-        return self.result
 
 
 @pytest.fixture
@@ -73,14 +51,14 @@ CALLS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_driver_error_has_a_note_when_a_kernel_failed(driver: Driver, name: str) -> None:
-    driver.failing = Failing("CUDA_ERROR_ILLEGAL_ADDRESS")
+    driver.fail_always(CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
     with pytest.raises(ExecutionFailedError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
         CALLS[name]()
     (note,) = caught.value.__notes__
     assert "CUDNN_CT_DEBUG_SYNC=1" in note
     if name == "is_done":
         return
-    driver.failing = Failing("CUDA_ERROR_INVALID_VALUE")
+    driver.fail_always(CUresult.CUDA_ERROR_INVALID_VALUE)
     with pytest.raises(CudnnError, match="CUDA_ERROR_INVALID_VALUE") as caught:
         CALLS[name]()
     assert not hasattr(caught.value, "__notes__")
@@ -88,7 +66,7 @@ def test_driver_error_has_a_note_when_a_kernel_failed(driver: Driver, name: str)
 
 def test_copy_device_waits_when_debug_sync_is_on(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "cuMemcpyDtoDAsync", lambda *args: (0,))
-    driver.failing["cuStreamSynchronize"] = failure("CUDA_ERROR_MISALIGNED_ADDRESS")
+    driver.failing["cuStreamSynchronize"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     memory.copy_device(0x10, 0x20, 8, STREAM)  # without waiting
     launch_log._history.clear()
     monkeypatch.setattr(config, "debug_sync", True)
@@ -99,7 +77,7 @@ def test_copy_device_waits_when_debug_sync_is_on(driver: Driver, monkeypatch: py
 def test_allocate_names_size_and_purpose_when_memory_runs_out(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.failing = Failing("CUDA_ERROR_OUT_OF_MEMORY")
+    driver.fail_always(CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     monkeypatch.setattr(memory, "memory_info", lambda _: (100, 200))
     with pytest.raises(AllocationError, match=r"device 0: 1,234 bytes wanted for a mask, 100 of 200 free"):
         memory.allocate(1234, STREAM, "a mask")

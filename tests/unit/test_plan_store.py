@@ -27,6 +27,7 @@ from cudnn_ct.graph.plan_store import FORMAT, PlanStore, StoredPlan, _imported, 
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans, read_requests
 from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.mixed import in_threads
 from tests.processes import environment
 
 FORMAT_1 = "cudnn_ct graphs 1"
@@ -37,6 +38,11 @@ PLAN = StoredPlan("plan | cuDNN 9.19.0 | GPU | engine 1 | {}", {"candidate": {}}
 def store(tmp_path: Path) -> Iterator[PlanStore]:
     yield PlanStore(tmp_path / "algo_cache" / "plans")
     _imported.clear()
+
+
+def file_of(store: PlanStore, key: str = PLAN.key) -> Path:
+    assert store.path is not None
+    return store.path / store.file_name(key)
 
 
 def plan(number: int, size: int = 10) -> StoredPlan:
@@ -190,8 +196,7 @@ def test_store_returns_plans_by_their_whole_key(store: PlanStore) -> None:
     assert store.get(PLAN.key) is None
     assert store.put(PLAN) == 1
     assert store.get(PLAN.key) == PLAN
-    assert store.path is not None
-    os.rename(store.path / store.file_name(PLAN.key), store.path / store.file_name("another key"))
+    os.rename(file_of(store), file_of(store, "another key"))
     assert store.get("another key") is None
     assert store.clear() == 1
     assert store.entries() == []
@@ -199,15 +204,13 @@ def test_store_returns_plans_by_their_whole_key(store: PlanStore) -> None:
 
 def test_store_creates_folders_for_this_user_only(store: PlanStore) -> None:
     store.put(PLAN)
-    assert store.path is not None
-    assert store.path.stat().st_mode & 0o777 == 0o700
-    assert not (store.path / store.file_name(PLAN.key)).stat().st_mode & 0o022
+    assert file_of(store).parent.stat().st_mode & 0o777 == 0o700
+    assert not file_of(store).stat().st_mode & 0o022
 
 
 def test_store_ignores_folders_that_are_world_writable(store: PlanStore) -> None:
     store.put(PLAN)
-    assert store.path is not None
-    for folder in (store.path, store.path.parent):
+    for folder in (file_of(store).parent, file_of(store).parent.parent):
         mode = folder.stat().st_mode
         folder.chmod(0o777)
         fresh = PlanStore(store.path)
@@ -223,16 +226,15 @@ def test_store_deletes_the_least_recently_used_plans_beyond_its_limit(
     store: PlanStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_FOLDER", 10_000)
-    assert store.path is not None
     for number in range(4):
         store.put(plan(number, 2_000))
-        os.utime(store.path / store.file_name(f"plan {number}"), (number, number))
+        os.utime(file_of(store, f"plan {number}"), (number, number))
     assert store.get("plan 0") is not None  # used now
     store.put(plan(4, 3_000))
     assert [entry.key for entry in store.entries()][-1] == "plan 4"
     assert store.get("plan 0") is not None
     assert store.get("plan 1") is None
-    assert sum(file.stat().st_size for file in store.path.glob("*.plan_1")) <= 10_000
+    assert sum(file.stat().st_size for file in file_of(store).parent.glob("*.plan_1")) <= 10_000
 
 
 def test_lock_is_given_up_when_the_file_system_has_none(
@@ -252,8 +254,7 @@ def test_lock_is_given_up_when_the_file_system_has_none(
 
 def test_clear_deletes_what_a_killed_writer_left(store: PlanStore) -> None:
     store.put(PLAN)
-    assert store.path is not None
-    left = store.path / f".{store.file_name('other')}.1.2"
+    left = file_of(store).with_name(f".{store.file_name('other')}.1.2")
     left.write_bytes(b"a part")
     assert [entry.key for entry in store.entries()] == [PLAN.key]
     assert store.clear() == 1
@@ -262,9 +263,7 @@ def test_clear_deletes_what_a_killed_writer_left(store: PlanStore) -> None:
 
 def test_plan_file_that_links_to_itself_is_a_warning(store: PlanStore) -> None:
     store.put(PLAN)
-    assert store.path is not None
-    file = store.path / store.file_name("loop")
-    file.symlink_to(file)
+    file_of(store, "loop").symlink_to(file_of(store, "loop"))
     with pytest.warns(CudnnWarning, match="cannot be written"):
         assert store.put(plan("loop", 10)) == 0
 
@@ -347,19 +346,15 @@ def test_two_processes_compile_a_plan_once(tmp_path: Path) -> None:
 def test_lock_lets_one_thread_at_a_time_and_the_same_thread_again(store: PlanStore) -> None:
     order = []
 
-    def work(name: str) -> None:
+    def work(number: int) -> None:
         with store.lock("key"):
-            order.append(name)
+            order.append(number)
             with store.lock("key") as waited:  # a finalizer of this thread
                 assert not waited
             time.sleep(0.02)
-            order.append(name)
+            order.append(number)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(3, work)
     assert len(order) == 6
     assert order[::2] == order[1::2]
 

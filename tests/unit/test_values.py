@@ -250,6 +250,13 @@ def test_handle_passes_itself_to_c_until_it_is_closed() -> None:
         _ = thing.spec
 
 
+@pytest.mark.parametrize("spread", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_handle_cannot_be_copied_or_pickled(spread: Callable[[Any], Any]) -> None:
+    """A copy would hold the pointer after the original has destroyed it."""
+    with pytest.raises(TypeError, match="Thing owns a native object"):
+        spread(make()[0])
+
+
 def test_handle_warns_when_destroying_fails() -> None:
     def fail(pointer: object) -> None:
         raise errors.InternalError("it is in use")
