@@ -11,15 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
+from cudnn_ct import _lib
+from cudnn_ct._bindings.enums import BatchNormMode
 from cudnn_ct._lib import load
 from cudnn_ct.dtypes import DTYPES as ALL_DTYPES
+from cudnn_ct.errors import CudnnError
+from cudnn_ct.graph.plan import BackendDescriptor, VariantPack, VariantPacks
+from cudnn_ct.ops.norm import plans
 from cudnn_ct.plans.elementwise import duplicate_plan
 from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.norm import NormInference, norm_inference, norm_parameter_dtype
 from cudnn_ct.shapes.specs import LAYOUTS
 from cudnn_ct.shapes.tensor import REDUCE_OPS
 from cudnn_ct.typing import OpTensorOp
 from tests.conv_cases import Geometry, geometries
 from tests.mixed import in_threads
+
+from .test_graph import in_child
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
@@ -201,3 +209,59 @@ def test_duplicate_of_every_dtype_is_planned(dtype: str) -> None:
     """Also of dtypes that descriptors do not support: copies of misaligned operands are planned for all."""
     for shape in ((1,), (2, 3, 4, 5)):
         duplicate_plan(ct.TensorSpec.packed(shape, dtype))
+
+
+# --- the parameters of batch normalisation, as the library derives them ------------------------------------
+
+
+FORMS = (plans.nd_layout, plans.pixels_layout)
+SHAPE = (4, 3, 2, 5, 1, 2)
+
+
+def problem(rank: int, mode: str, dtype: str, layout: str) -> NormInference:
+    x = ct.TensorSpec.packed(SHAPE[:rank], dtype, layout)
+    kept = tuple(
+        n if axis == 1 or (mode == "per_activation" and axis) else 1 for axis, n in enumerate(x.shape)
+    )
+    parameter = ct.TensorSpec.packed(kept, norm_parameter_dtype(dtype), layout)
+    specs = {"x": x, **dict.fromkeys(("scale", "bias", "mean", "var"), parameter)}
+    return norm_inference(specs, (None,), mode, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("mode", ["spatial", "per_activation"])
+@pytest.mark.parametrize("rank", range(1, 7))
+def test_parameters_are_described_as_cudnn_does(rank: int, mode: str, dtype: str) -> None:
+    tried = set()
+    for layout in ("nchw", "nhwc") if 3 <= rank <= 5 else ("nchw",):
+        for form in FORMS:
+            for native in BatchNormMode:
+                try:
+                    specs = form(problem(rank, mode, dtype, layout), native)
+                except ct.NotSupportedError:  # these operands do not lie so
+                    continue
+                if specs is None:
+                    continue
+                tried.add(form)
+                assert 4 <= len(specs["x"].shape) <= 5
+                with (
+                    ct.TensorDescriptor(specs["x"]) as x,
+                    ct.TensorDescriptor(ct.TensorSpec.packed((1,) * 4)) as derived,
+                ):
+                    ct.raw.cudnnDeriveBNTensorDescriptor(derived, x, native)
+                    assert derived.read() == specs["scale"]
+    assert plans.nd_layout in tried
+
+
+# --- variant packs that are made without the checks of descriptors -----------------------------------------
+
+
+@in_child
+def test_a_failing_call_is_repeated_with_its_error() -> None:
+    packs = VariantPacks(_lib.load(), [1, 2, 3])
+    assert isinstance(packs.make((16, 32, 48), 64), VariantPack)
+    _, write, finalize = packs._calls
+    packs._calls = (lambda *_: 1, write, finalize)
+    assert isinstance(packs.make((16, 32, 48), 64), BackendDescriptor)
+    with pytest.raises(CudnnError, match="cudnnBackend"):
+        VariantPacks(_lib.load(), []).make((), 64)

@@ -1,8 +1,9 @@
-"""The benchmark of autotuning, on a device and a host whose clocks the tests set."""
+"""The benchmark of autotuning, on clocks that the tests set, and candidates that calls try in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -10,9 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudnn_ct._config import config
 from cudnn_ct.autotune import benchmark
+from cudnn_ct.autotune.benchmark import DifferentResultError
+from cudnn_ct.autotune.measurement import Exploration
 from cudnn_ct.cuda.stream import LEGACY_DEFAULT, Stream
-from cudnn_ct.errors import AllocationError, NotSupportedError
+from cudnn_ct.errors import AllocationError, CudnnError, NotSupportedError
+from cudnn_ct.plans.base import Candidate
 
 STREAM = Stream(LEGACY_DEFAULT, 0)
 CACHE = 2**26  # bytes
@@ -262,3 +267,104 @@ def test_benchmark_finds_the_fastest_run_when_others_are_skipped(
         times = found.race([Way(one) for one in device])
     assert device[place(times)] <= 1.07 * min(device)
     assert all(isinstance(time, float) for time in times)
+
+
+# --- candidates that calls try one after another -----------------------------------------------------------
+
+
+TIMES = {"first": 3.0, "slow": 9.0, "quick": 1.0, "good": 2.0}
+
+
+def row(name: str) -> Candidate:
+    return Candidate("graph", name, "fma", 0, True)
+
+
+Timing = Callable[[Sequence[Candidate]], tuple[list[Candidate], list[CudnnError]]]
+
+
+def timing(results: Mapping[str, int]) -> Timing:
+    """Time candidates by :data:`TIMES`. The results of most are right, or that of the first."""
+
+    def timed(rows: Sequence[Candidate]) -> tuple[list[Candidate], list[CudnnError]]:
+        found = [results.get(one.algorithm, 0) for one in rows]
+        right = max(found, key=lambda result: (found.count(result), -found.index(result)))
+        failures: list[CudnnError] = [DifferentResultError("other numbers") for one in found if one != right]
+        made = [
+            one._replace(time_ms=TIMES[one.algorithm], rejected="" if result == right else "other numbers")
+            for one, result in zip(rows, found, strict=True)
+        ]
+        return made, failures
+
+    return timed
+
+
+def explored(timed: Timing) -> Exploration:
+    state = Exploration()
+    for _ in range(9):
+        with state.turn(threading.RLock()) as mine:
+            if mine:
+                current = state.tried[0] if state.tried else row("first")
+                state.step(current, lambda: [row(name) for name in TIMES], timed)
+    assert state.settled
+    return state
+
+
+@pytest.mark.parametrize(
+    ("results", "best"),
+    [
+        ({}, "quick"),
+        ({"quick": 1}, "good"),  # one other result: the first is right
+        ({"quick": 1, "good": 1}, "first"),  # "slow" has confirmed the first
+        ({"slow": 1, "quick": 1}, "quick"),  # two other results are right
+        ({"first": 1}, "quick"),
+        ({"slow": 1, "quick": 2, "good": 3}, "first"),
+    ],
+)
+def test_fastest_candidate_with_the_right_result_is_the_best(results: dict[str, int], best: str) -> None:
+    state = explored(timing(results))
+    assert state.tried[0].algorithm == best
+    assert {one.algorithm for one in state.tried} == set(TIMES)
+    assert state.complete
+    assert bool(state.failures) == bool(results)
+
+
+def test_candidates_are_timed_once_beside_the_best() -> None:
+    asked: list[list[str]] = []
+
+    def timed(rows: Sequence[Candidate]) -> tuple[list[Candidate], list[CudnnError]]:
+        asked.append([one.algorithm for one in rows])
+        return timing({})(rows)
+
+    explored(timed)
+    assert asked == [["first", "slow"], ["first", "quick"], ["quick", "good"]]
+
+
+def test_first_call_and_other_threads_have_no_turn() -> None:
+    state, lock, turns = Exploration(), threading.RLock(), list[bool]()
+
+    def take() -> None:
+        with state.turn(lock) as mine:
+            turns.append(mine)
+
+    take()
+    with state.turn(lock) as mine:
+        assert mine
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+    take()
+    assert turns == [False, False, True]
+
+
+def test_budget_and_errors_end_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "online_seconds", 1e-9)
+    state = Exploration()
+    state.step(row("first"), lambda: [row(name) for name in TIMES], timing({}))
+    assert (state.settled, state.complete) == (True, False)
+
+    def short(_: Sequence[Candidate]) -> tuple[list[Candidate], list[CudnnError]]:
+        raise AllocationError("no memory")
+
+    state = Exploration()
+    state.step(row("first"), lambda: [row("slow")], short)
+    assert (state.settled, state.complete, state.tried) == (True, False, [])

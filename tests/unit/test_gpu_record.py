@@ -1,8 +1,10 @@
-"""tools/gpu_record.py: when a record counts, and how it is written."""
+"""Records of a GPU: when they count, how they are written, and which GPU a process of the tests uses."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests import conftest
-from tests.maintainers import tool
+from tests.maintainers import TOOLS, tool
+from tests.spread import rotated, use_gpu
 
 gpu_record = tool("gpu_record")
 
@@ -264,3 +267,83 @@ def test_rest_is_a_mode_of_all_processes_of_a_part(record: Path, monkeypatch: py
     arguments = ["--run", "tests", "without-replays", "--rest", "--record", str(record)]
     assert gpu_record.main(arguments) == 0
     assert modes == [gpu_record.REST] * 4
+
+
+# --- tools/versions.py: the record of another cuDNN --------------------------------------------------------
+
+
+versions = tool("versions")
+
+
+def test_each_cudnn_has_a_record_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "nvidia" / "cudnn_jit" / "lib" / "libcudnn.so.9"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **_: Any) -> SimpleNamespace:
+        assert env["CUDNN_CT_LIBRARY"] == str(library)
+        commands.append(command[1:])
+        return SimpleNamespace(stdout="9.27.0 jit\n", returncode=3 * ("--run" in command))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(versions, "RECORDS", tmp_path / "records")
+    assert versions.on_gpu(tmp_path, 0.5, 8) == 3
+    _, record, facts = commands
+    assert str(tmp_path / "records" / "9.27.0-jit.json") in record
+    more = ["--jobs", "8", "--files", *versions.FILES["jit"], "--oracle-minutes", "0.5", "--shard", "1/1"]
+    assert record[-len(more) - 3 :] == [*more, "--run", "tests", "oracle"]
+    assert str(tmp_path / "records" / "9.27.0-jit-facts.json") in facts
+
+
+def test_a_folder_without_cudnn_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"no libcudnn.so.9 below {tmp_path}"):
+        versions.on_gpu(tmp_path, 1, 1)
+
+
+def test_files_of_a_kind_exist() -> None:
+    names = {one.stem.removeprefix("test_") for one in (TOOLS.parent / "tests" / "gpu").glob("test_*.py")}
+    assert names >= {name for files in versions.FILES.values() for name in files}
+
+
+# --- processes of the GPU tests begin with different GPUs --------------------------------------------------
+
+
+def test_processes_have_the_gpus_in_turn() -> None:
+    assert [rotated(["0", "1", "2"], process)[0] for process in range(4)] == ["0", "1", "2", "0"]
+    assert rotated(["GPU-a", "GPU-b"], 1) == ["GPU-b", "GPU-a"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "given", "expected"),
+    [
+        ("GPU 0: H200\nGPU 1: H200\n", None, "1,0"),
+        ("GPU 0: H200\n", None, None),
+        ("", None, None),
+        (None, None, None),
+        (None, "3,5", "5,3"),
+        (None, "3", "3"),
+    ],
+)
+def test_a_process_uses_the_gpus_that_cuda_may_use(
+    listed: str | None,
+    given: str | None,
+    expected: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if listed is not None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{listed}'\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given or "")  # restored after the test
+    if given is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    use_gpu(1)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
+
+
+def test_a_process_may_see_one_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    use_gpu(4, count=1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"

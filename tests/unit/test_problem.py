@@ -1,12 +1,15 @@
-"""Shape rules, layouts and problems: values, without a library."""
+"""Shape rules, layouts, problems and the text of specs: values, without a library."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cudnn_ct as ct
 from cudnn_ct._bindings.enums import ConvolutionMode
 from cudnn_ct.plans.axes import Axis, coalesce, tile
 from cudnn_ct.shapes.arithmetic import resolve_precision
@@ -174,3 +177,19 @@ def test_int8_problem_has_the_dtype_of_out() -> None:
         conv_problem("forward", x, w, scaled="alpha")
     with pytest.raises(TypeError, match=r"a gradient of a convolution takes float16, .*, not int8"):
         conv_problem("backward_data", wrong, w, shape=x.shape)
+
+
+# --- the text of specs, which errors contain ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [(None, None, None), ((1,), None, "float32"), ((1, 2), (1,), "float32")])
+def test_wrong_spec_has_its_fields_as_text(fields: tuple[Any, ...]) -> None:
+    wrong = TensorSpec(*fields)
+    assert str(wrong) == repr(wrong)
+    with pytest.raises(TypeError, match="cuDNN has no dtype TensorSpec"):
+        ct.Graph(compute_dtype=wrong)  # type: ignore[arg-type]
+
+
+def test_spec_names_its_layout_or_its_strides() -> None:
+    assert str(TensorSpec.packed((2, 3), "float16")) == "float16[2, 3] nchw"
+    assert str(TensorSpec((2, 3), (9, 2), "float16")) == "float16[2, 3] strides (9, 2)"
