@@ -1,12 +1,15 @@
-"""Whether the installed cuDNN supports a GPU: the real library, with devices that a fake driver shows."""
+"""Whether the installed cuDNN supports a GPU, with devices that a fake driver shows, and without a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct._bindings import types
 from tests.fake.host import Host
 from tests.fake.installed import host_installed
 
@@ -51,3 +54,44 @@ def test_available_looks_at_the_device_in_use(host: Host) -> None:
     with ct.use(device=1):
         assert ct.available()
     assert not ct.available()
+
+
+# --- errors of a machine without a GPU ---------------------------------------------------------------------
+
+
+without_gpu = pytest.mark.usefixtures("no_gpu")
+
+
+@without_gpu
+def test_available_returns_a_reason_and_reference_works() -> None:
+    available = ct.available()
+    assert not available
+    assert "driver" in available.reason or "device" in available.reason
+    assert "\n" not in available.reason
+    assert available.reason in repr(available)
+    ops = ct if ct.available() else ct.reference
+    assert ops.conv(np.ones((1, 1, 3, 3)), np.ones((1, 1, 3, 3))) == 9
+
+
+@without_gpu
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ct.empty((2, 3)),
+        lambda: ct.zeros((2, 3)),
+        lambda: ct.asarray([1.0]),
+        lambda: ct.synchronize(),
+        lambda: ct.use(device=0).__enter__(),
+        lambda: ct.raw.cudnnCreate(ctypes.pointer(types.cudnnHandle_t())),
+    ],
+    ids=["empty", "zeros", "asarray", "synchronize", "use", "cudnnCreate"],
+)
+def test_every_call_raises_not_initialized_error(call: Callable[[], object]) -> None:
+    with pytest.raises(ct.NotInitializedError):
+        call()
+
+
+@without_gpu
+def test_conv_rejects_numpy_arrays_before_a_gpu_is_needed() -> None:
+    with pytest.raises(TypeError, match=r"not numpy\.ndarray on the CPU; ct\.asarray\(x\)"):
+        ct.conv(np.ones((1, 1, 3, 3)), None)

@@ -70,7 +70,7 @@ def in_child(test: Callable[..., None]) -> Callable[..., None]:
 def parameter(name: str, first: Any, *nightly: Any) -> pytest.MarkDecorator:
     """Give a test a parameter; values behind the first take long, and are for the night."""
     rest = [pytest.param(value, marks=pytest.mark.nightly) for value in nightly]
-    return pytest.mark.parametrize(name, [first, *rest], ids=str)
+    return pytest.mark.parametrize(name, [first, *rest], ids=lambda value: Path(str(value)).name)
 
 
 # --- the grid ----------------------------------------------------------------------------------------------

@@ -156,9 +156,8 @@ def test_names_are_registered_where_cupy_had_them(monkeypatch: pytest.MonkeyPatc
 
 def test_constants_are_those_of_the_headers() -> None:
     assert (libs.CUDNN_TENSOR_NCHW, libs.CUDNN_TENSOR_NHWC) == (names.NCHW, names.NHWC)
-    for begin, words in (("ACTIVATION", names.ACTIVATIONS), ("POOLING", names.POOLINGS)):
-        assert [getattr(libs, f"CUDNN_{begin}_{word.upper()}") for word in words] == list(range(len(words)))
-    for begin, words in (("SOFTMAX", names.SOFTMAXES), ("BATCHNORM", names.NORMS)):
+    lists = {"ACTIVATION": names.ACTIVATIONS, "POOLING": names.POOLINGS}
+    for begin, words in (lists | {"SOFTMAX": names.SOFTMAXES, "BATCHNORM": names.NORMS}).items():
         assert [getattr(libs, f"CUDNN_{begin}_{word.upper()}") for word in words] == list(range(len(words)))
     assert names.get_data_type(np.dtype("float16")) == libs.CUDNN_DATA_HALF
     assert libs.CUDNN_NOT_PROPAGATE_NAN == 0
