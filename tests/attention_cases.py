@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-
-Place = Callable[[np.ndarray], Any]  # puts an array on the device
+from tests.strategies import Place
 
 # The largest error, divided by the largest element of the result or 1.
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5}

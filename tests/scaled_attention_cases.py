@@ -10,8 +10,9 @@ import numpy as np
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.attention import WEIGHT_SCALE
+from tests.attention_cases import on_device
+from tests.strategies import Place
 
-Place = Callable[[np.ndarray], Any]  # puts an array on the device
 Exact = Callable[..., tuple[np.ndarray, np.ndarray]]  # attention in float64, and its statistics
 
 # Largest error of a rounded number: relative to it, or in absolute terms near zero.
@@ -133,11 +134,6 @@ def _lying(array: np.ndarray, layout: str) -> np.ndarray:
         padded[..., 1:-2] = array
         return padded[..., 1:-2]
     return array
-
-
-def on_device(keywords: dict[str, Any], place: Place) -> dict[str, Any]:
-    """Return keywords with their arrays on the device."""
-    return {name: place(one) if isinstance(one, np.ndarray) else one for name, one in keywords.items()}
 
 
 def check(given: Case, place: Place, exact: Exact, **more: Any) -> Any:
