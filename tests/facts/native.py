@@ -33,6 +33,5 @@ def check_built(build: Callable[[ct.Graph], Any], rejected: str = "") -> None:
     with rejection(rejected):
         g = ct.Graph()
         outputs = build(g)
-        layouts.check_layouts(
-            lowered(g.define(*(outputs if isinstance(outputs, tuple) else (outputs,)))), TARGET
-        )
+        problem = g.define(*(outputs if isinstance(outputs, tuple) else (outputs,)))
+        layouts.check_layouts(lowered(problem), TARGET)
