@@ -135,67 +135,6 @@ def test_graphs_without_destinations_have_empty_results(fake: FakeCudnn) -> None
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "message"),
-    [
-        ({"indices": ((7,), "int64")}, TypeError, "offsets is int32 and indices is int64; a graph needs one"),
-        ({"offsets": ((4,), "float32")}, TypeError, "offsets has a wrong dtype: got float32, expected int32"),
-        ({"offsets": ((0,), "int32")}, ValueError, "offsets has a wrong shape: got"),
-        (
-            {"indices": ((7, 1), "int32")},
-            ValueError,
-            r"indices has a wrong shape: got \(7, 1\), expected o",
-        ),
-        ({"order": ((6,), "int32")}, ValueError, r"order has a wrong shape: got \(6,\), expected \(7,\)"),
-        (
-            {"x": ((5,), "float32")},
-            ValueError,
-            r"x has a wrong shape: got \(5,\), expected \(nodes, feat",
-        ),
-        (
-            {"x": ((5, 4), "float64")},
-            TypeError,
-            "graph_aggregate takes float16, bfloat16, float32, not f",
-        ),
-        (
-            {"edges": ((6, 2), "float32")},
-            ValueError,
-            r"edges has a wrong shape: got \(6, 2\), expected \(7",
-        ),
-        (
-            {"concat": ((2, 2), "float32")},
-            ValueError,
-            r"concat has a wrong shape: got \(2, 2\), expected \(3",
-        ),
-    ],
-)
-def test_wrong_operands_are_rejected_with_numbers(
-    fake: FakeCudnn, changed: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    given = {"offsets": ((4,), "int32"), "indices": ((7,), "int32"), "x": ((5, 4), "float32")} | changed
-    with pytest.raises(error, match=message):
-        ct.graph_aggregate(**{name: ct.zeros(*row) for name, row in given.items()})
-
-
-def test_wrong_arguments_of_attention_are_rejected_with_numbers(fake: FakeCudnn) -> None:
-    offsets, indices = ct.zeros((4,), "int32"), ct.zeros((7,), "int32")
-    given = (offsets, indices, ct.zeros((5, 6)), ct.zeros((3, 6)), ct.zeros((6,)))
-    for keywords, message in (
-        ({"heads": 4}, "heads does not divide the features: got 4 heads, 6 features"),
-        ({"heads": 0}, "heads is out of range: got 0, expected an int from 1 to 6"),
-        ({"coefficient": 0}, "coefficient is out of range: got 0.0, expected a finite number above 0"),
-        ({"activation": "gelu"}, "activation must be one of identity, relu, sigmoid"),
-        ({"mask": ct.zeros((2, 7))}, r"mask has a wrong shape: got \(2, 7\), expected \(1, 7\)"),
-        ({"edges": ct.zeros((7, 3))}, r"edges has a wrong shape: got \(7, 3\), expected \(7, 6\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ct.graph_attention(*given, **keywords)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"w has a wrong shape: got \(5,\), expected \(6,\)"):
-        ct.graph_attention(*given[:4], ct.zeros((5,)))
-    with pytest.raises(TypeError, match="mask has a wrong dtype: got float16, expected float32"):
-        ct.graph_attention(*given, mask=ct.zeros((1, 7), "float16"))
-
-
-@pytest.mark.parametrize(
     ("operation", "function", "since"),
     [("graph_aggregate", AGGREGATE, "9.26.0"), ("graph_attention", ATTENTION, "9.28.0")],
 )

@@ -48,6 +48,22 @@ def strided(x: ct.DeviceArray, *strides: int) -> ct.DeviceArray:
     return x.view_as(x.spec._replace(strides=strides))
 
 
+E4 = "float8_e4m3"
+
+
+def heads(*shape: int, dtype: str = E4) -> ct.DeviceArray:
+    return ct.zeros(shape or (1, 2, 4, 16), dtype)
+
+
+def eights(shape: tuple[int, ...], dtype: str = E4) -> ct.DeviceArray:
+    return ct.full(shape, 1, dtype, layout="nhwc")
+
+
+def graph(**changed: tuple[tuple[int, ...], str]) -> dict[str, ct.DeviceArray]:
+    given = {"offsets": ((4,), "int32"), "indices": ((7,), "int32"), "x": ((5, 4), "float32")} | changed
+    return {name: ct.zeros(*row) for name, row in given.items()}
+
+
 # x is float32[2, 3, 5, 6], w float32[4, 3, 3, 3], v float32[3] and `many` a NumPy array of two elements.
 CONV = r"""
 ct.conv(x, w, dilation=9) | ValueError: the output would be empty along spatial axis 0
@@ -238,10 +254,176 @@ ct.dnn.GpuDnnSoftmax("fast", "channel", tensor_format=many) | ValueError: tensor
 ct.dnn.dnn_conv(None, None, direction_hint=many) | ValueError: direction_hint must be one of
 """
 
+# z is ct.zeros; the operands of products and norms are its arrays. E4 and E5 are the dtypes of float8.
+PRODUCTS = r"""
+ct.matmul(z((2, 3)), z((4, 5))) | ValueError: 3 elements along axis -2
+ct.matmul(z((2, 3, 4)), z((3, 4, 5))) | ValueError: batch axes do not match: a has \(2,\), b has \(3,\)
+ct.matmul(z(()), z((4, 5))) | ValueError: a has no axes
+ct.matmul(z((2, 3)), z((3, 2), "float16")) | TypeError: needs one dtype
+ct.matmul(z((2, 3)), z((3, 4)), bias=z(3)) | ValueError: bias has a wrong shape: got \(3,\), expected \(4,\)
+ct.matmul(z((2, 3)), z((3, 4)), residual=z(4)) | ValueError: expected that of the result, \(2, 4\)
+ct.matmul(z((2, 3)), z((3, 4)), activation="softmax") | ValueError: activation must be one of identity, relu,
+    gelu
+ct.matmul(z((2, 3)), z((3, 4)), out_dtype="float16") | TypeError: out_dtype is float16; the result of a
+    product of float32 is float32
+ct.matmul(z((2, 3), "int8"), z((3, 4), "int8"), activation="relu") | ValueError: sums of int8 are written as
+    int32
+ct.matmul(z((2, 3), "float16"), z((3, 4), "int8")) | ValueError: pass b_scale
+ct.matmul(z((2, 3)), z((3, 4)), algo="winograd") | ValueError: algo is unknown: got 'winograd'
+ct.matmul(z((2, 3), E4), z((3, 4), E4)) | TypeError: ct.scaled_matmul
+ct.matmul_backward(*[z((2, 2), "int8")] * 3) | TypeError: products of int8 have no gradient
+ct.matmul_backward(z((2, 2)), z((2, 3)), z((3, 4))) | ValueError: dy has a wrong shape: got \(2, 2\), expected
+    \(2, 4\)
+ct.scaled_matmul(z((2, 1, 4, 4), E4), z((2, 4, 4), E4), amax=True) | NotSupportedError: amax of several
+    products
+ct.scaled_matmul(z((16, 8), E4), z((8, 32), E4)) | NotSupportedError: need multiples of 16: got M 16, N 32, K
+    8
+ct.scaled_matmul(*[z((4, 4), E4)] * 2, descale_a=z(2)) | ValueError: descale_a is not a float32 array of one
+    element
+ct.layer_norm(z((2, 3)), z(2)) | ValueError: scale has a wrong shape
+ct.ada_layer_norm(z((2, 3, 4)), z((3, 4))) | ValueError: scale has a wrong shape: got \(3, 4\), expected
+    \(samples, \*axes\)
+ct.rms_norm(z((2, 3), "float64"), z(3, "float64")) | TypeError: RMS normalisation takes float16, bfloat16,
+    float32, not float64
+ct.layer_norm(z((2, 3), "float16"), z(3, "bfloat16")) | TypeError: scale has a wrong dtype: got bfloat16,
+    expected float16 or float32
+ct.layer_norm(z((2, 0)), z(0)) | ValueError: have no elements
+ct.rms_norm(z((2, 3)), z(3), training=False, out=(None, z((2, 1)))) | ValueError: out has invrms, but training
+    is not set
+"""
+
+# q is float16[1, 2, 4, 8]; fewer and more are 24 and 64 queries or keys; wide is float32 with heads of 136.
+# h is of float8, as heads makes such operands.
+ATTENTION = r"""
+ct.attention(q, q, q, dropout=0.5, seed=2**64, offset=0) | ValueError: seed is out of range: got
+    18446744073709551616, expected int64
+ct.attention(q, q, q, dropout=0.5, offset=2**64, seed=0) | ValueError: offset is out of range: got
+    18446744073709551616, expected int64
+ct.attention(q, q, q, dropout=0.5, seed=1.5, offset=0) | TypeError: seed must have whole numbers
+ct.attention(q, q, q, dropout=0.5, seed=[1.5], offset=0) | TypeError: seed must have whole numbers
+ct.attention(q, q, q, dropout=0.5, seed=np.float64(1.5), offset=0) | TypeError: seed must have whole numbers
+ct.attention(q, q, q, dropout=0.5, seed="5", offset=0) | TypeError: seed must have whole numbers
+ct.attention(q, q, q, dropout=0.5, seed=np.str_("5"), offset=0) | TypeError: seed must have whole numbers
+ct.attention(None, q, q) | TypeError: q must be an array on the device, not NoneType
+ct.attention(q, None, q) | TypeError: k must be an array on the device, not NoneType
+ct.attention(q, q, None) | TypeError: v must be an array on the device, not NoneType
+ct.attention(None, q, q, lengths_q=[4], lengths_kv=[3]) | TypeError: q must be an array on the device, not
+    NoneType
+ct.attention(q, None, q, lengths_q=[4], lengths_kv=[3]) | TypeError: k must be an array on the device, not
+    NoneType
+ct.attention(q, q, None, lengths_q=[4], lengths_kv=[3]) | TypeError: v must be an array on the device, not
+    NoneType
+ct.attention(fewer, more, more, causal="bottom_right", bias=bias) | NotSupportedError: bottom-right masks
+    with a bias
+ct.attention(more, fewer, fewer, window=(30, 2)) | NotSupportedError: more queries than keys
+ct.attention(*[z((1, 1, 8, 8), "float64")] * 3) | NotSupportedError: does not support float64
+ct.attention(wide, wide, z((1, 2, 8, 128))) | NotSupportedError: float32 is wrong for heads above 128
+ct.attention(*[z((1, 2, 8, 128))] * 2, wide) | NotSupportedError: float32 is wrong for heads above 128
+ct.attention_backward(*[z((1, 2, 8, 128))] * 5, z((1, 2, 8))) | NotSupportedError: no engine for the gradients
+    of attention of float32
+ct.attention_backward(*[q] * 5, z((1, 2, 4)), bias=mask, dbias=True) | ValueError: dbias=True needs a bias of
+    floating-point numbers: got a mask
+ct.attention(*[z((5, 2, 8), "float16")] * 3, lengths_q=[2, 4], offsets_q=[0, 2, 5], offsets_kv=[0, 2, 5]) |
+    ValueError: lengths_q must be at most the distances of the offsets, \[2, 3\]
+ct.clear_padding(z((2, 3, 8), "float16"), [1, 1]) | ValueError: got shape \(2, 3, 8\), expected \(B, H, S, D\)
+ct.clear_padding(z((2, 3, 8, 8), "float64"), [1, 1]) | TypeError: got float64
+ct.clear_padding(z((2, 3, 8, 4), "float16"), [1, 1]) | NotSupportedError: multiple of 8
+ct.clear_padding(z((2, 3, 8, 8), "float16"), [1, 9]) | ValueError: lengths must be from 0 to 8: got 9
+ct.clear_padding(z((2, 3, 8, 8), "float16"), [1, 2, 3]) | ValueError: got \(3,\), expected \(2,\)
+ct.scaled_attention(*[heads(dtype="float16")] * 3) | TypeError: q has a wrong dtype: got float16, expected
+    float8_e4m3 or float8_e5m2
+ct.scaled_attention(h, heads(dtype=E5), h) | TypeError: k has the wrong dtype: got float8_e5m2, expected
+    float8_e4m3, as q
+ct.scaled_attention(heads(4, 16), h, h) | ValueError: q has the wrong number of axes: got shape \(4, 16\)
+ct.scaled_attention(h, heads(1, 2, 5, 16), h) | ValueError: k has the wrong shape: got \(1, 2, 5, 16\),
+    expected \(1, 2, 4, 16\)
+ct.scaled_attention(heads(1, 3, 4, 16), h, h) | ValueError: k has the wrong number of heads: got 2, expected a
+    divisor of 3
+ct.scaled_attention(*[heads(1, 2, 4, 24)] * 3) | NotSupportedError: the last axis of q is not a multiple of
+    16: got 24
+ct.scaled_attention(*[heads(1, 2, 4, 256)] * 3) | NotSupportedError: the last axis of q is too long: got 256,
+    expected at most 192
+ct.scaled_attention(*[heads(1, 2, 4, 144)] * 3) | NotSupportedError: the last axis of v is too long: got 144,
+    expected at most 128
+ct.scaled_attention(heads(1, 2, 1, 16), h, h) | NotSupportedError: cuDNN has no engine for attention of float8
+    with one query
+ct.scaled_attention(heads(1, 2, 3, 16), h, h, causal="bottom_right") | NotSupportedError: got 3 queries and 4
+    keys
+ct.scaled_attention(*[h] * 3, out_dtype="float32") | NotSupportedError: the result has an unsupported dtype:
+    got float32, expected float8_e4m3, float8_e5m2, bfloat16, fl
+ct.scaled_attention(*[h] * 3, scale=-1) | NotSupportedError: scale is not positive: got -1
+ct.scaled_attention(*[h] * 3, descale_q=z(2)) | ValueError: descale_q is not a float32 array of one element
+ct.scaled_attention(*[h] * 3, scale_s=z(1)) | ValueError: scale_s and descale_s belong together: got only
+    scale_s
+ct.scaled_attention(*[h] * 3, amax=2) | TypeError: amax must be True or False
+ct.scaled_attention(*[h] * 3, out=(None, None, z(1))) | ValueError: out has amax, but amax is not set
+ct.scaled_attention(*[h] * 3, out=(None, z((1, 2, 4))), amax=True) | ValueError: out has 2 arrays; the results
+    are y, stats, amax
+ct.scaled_attention(*[h] * 3, out=heads(dtype=E5), out_dtype=E4) | TypeError: out is float8_e5m2; the result
+    is float8_e4m3
+"""
+
+# x8 and w8 are float8 operands of a convolution, as eights makes them.
+SCALED_CONV = r"""
+ct.scaled_conv(eights((2, 32, 5, 6), "float16"), w8) | TypeError: x has a wrong dtype: got float16
+ct.scaled_conv(x8, eights((48, 32, 3, 3), "int8")) | TypeError: w has a wrong dtype: got int8
+ct.scaled_conv(eights((2, 24, 5, 6)), eights((48, 24, 3, 3))) | NotSupportedError: multiples of 16: each group
+    has 24 channels and 48 filters; pad with zeros
+ct.scaled_conv(x8, eights((20, 32, 3, 3))) | NotSupportedError: each group has 32 channels and 20 filters
+ct.scaled_conv(x8, eights((32, 1, 3, 3)), groups=32) | NotSupportedError: each group has 1 channels and 1
+    filters
+ct.scaled_conv(x8, eights((48, 16, 3, 3)), groups=2, amax=True) | NotSupportedError: no engine for amax of a
+    convolution of float8 with groups: got groups 2; compute it
+ct.scaled_conv(z((2, 0, 5, 6), E4), z((16, 0, 3, 3), E4)) | NotSupportedError: have no terms
+ct.scaled_conv(x8, w8, out_dtype="float64") | TypeError: out_dtype is not supported: got float64, expected one
+ct.scaled_conv(x8, w8, bias=z(32)) | ValueError: bias has a wrong shape: got \(32,\), expected \(48
+ct.scaled_conv(x8, w8, bias=z(48, "bfloat16"), out_dtype="float16") | TypeError: bias has a wrong dtype: got
+    bfloat16, expected float16 or float32
+ct.scaled_conv(x8, w8, scale=z(2)) | ValueError: scale is not a float32 array of one element
+ct.scaled_conv(x8, w8, activation="elu") | ValueError: activation must be one of identity, relu, gelu
+ct.scaled_conv(x8, w8, algo="winograd") | ValueError: algo is unknown: got 'winograd'
+ct.scaled_conv(x8, w8, out=(None, 0)) | ValueError: out has amax, but amax is not set
+ct.scaled_conv(x8, w8, dilation=3) | ValueError: the output would be empty along spatial axis 0
+ct.conv(x8, w8) | TypeError: convolutions of float8 are ct\.scaled_conv
+"""
+
+# graph makes operands of an aggregation, nodes are those of an attention.
+GRAPHS = r"""
+ct.graph_aggregate(**graph(indices=((7,), "int64"))) | TypeError: offsets is int32 and indices is int64; a
+    graph needs one
+ct.graph_aggregate(**graph(offsets=((4,), "float32"))) | TypeError: offsets has a wrong dtype: got float32,
+    expected int32
+ct.graph_aggregate(**graph(offsets=((0,), "int32"))) | ValueError: offsets has a wrong shape: got
+ct.graph_aggregate(**graph(indices=((7, 1), "int32"))) | ValueError: indices has a wrong shape: got \(7, 1\),
+    expected o
+ct.graph_aggregate(**graph(order=((6,), "int32"))) | ValueError: order has a wrong shape: got \(6,\), expected
+    \(7,\)
+ct.graph_aggregate(**graph(x=((5,), "float32"))) | ValueError: x has a wrong shape: got \(5,\), expected
+    \(nodes, feat
+ct.graph_aggregate(**graph(x=((5, 4), "float64"))) | TypeError: graph_aggregate takes float16, bfloat16,
+    float32, not f
+ct.graph_aggregate(**graph(edges=((6, 2), "float32"))) | ValueError: edges has a wrong shape: got \(6, 2\),
+    expected \(7
+ct.graph_aggregate(**graph(concat=((2, 2), "float32"))) | ValueError: concat has a wrong shape: got \(2, 2\),
+    expected \(3
+ct.graph_attention(*nodes, heads=4) | ValueError: heads does not divide the features: got 4 heads, 6 features
+ct.graph_attention(*nodes, heads=0) | ValueError: heads is out of range: got 0, expected an int from 1 to 6
+ct.graph_attention(*nodes, coefficient=0) | ValueError: coefficient is out of range: got 0.0, expected a
+    finite number above 0
+ct.graph_attention(*nodes, activation="gelu") | ValueError: activation must be one of identity, relu, sigmoid
+ct.graph_attention(*nodes, mask=z((2, 7))) | ValueError: mask has a wrong shape: got \(2, 7\), expected \(1,
+    7\)
+ct.graph_attention(*nodes, edges=z((7, 3))) | ValueError: edges has a wrong shape: got \(7, 3\), expected \(7,
+    6\)
+ct.graph_attention(*nodes[:4], z(5)) | ValueError: w has a wrong shape: got \(5,\), expected \(6,\)
+ct.graph_attention(*nodes, mask=z((1, 7), "float16")) | TypeError: mask has a wrong dtype: got float16,
+    expected float32
+"""
+
 ROWS = [
     line.split(" | ")
-    for text in (CONV, INT8, LAYERS, NORM, TENSORS, ARRAYS, RNN)
-    for line in text.split("\n")
+    for text in (CONV, INT8, LAYERS, NORM, TENSORS, ARRAYS, RNN, PRODUCTS, ATTENTION, SCALED_CONV, GRAPHS)
+    for line in text.replace("\n    ", " ").split("\n")  # long rows go on in indented lines
     if line
 ]
 
@@ -251,7 +433,8 @@ def names(fake: FakeCudnn, host: Host) -> dict[str, Any]:
     """The names that the calls contain."""
     net, x = ct.RNN("rnn_relu", 2, 3, bias="no_bias"), images(2, 3, 5, 6)
     functions: dict[str, Any] = {
-        function.__name__: function for function in (images, Fake, closed, elsewhere, strided)
+        function.__name__: function
+        for function in (images, Fake, closed, elsewhere, strided, heads, eights, graph)
     }
     return functions | {
         "ct": ct,
@@ -269,6 +452,19 @@ def names(fake: FakeCudnn, host: Host) -> dict[str, Any]:
         "weights": ct.zeros((net.weight_size,)),
         "seq": ct.zeros((3, 2, 2)),
         "side1": streams.as_stream(0x77, 1),
+        "z": ct.zeros,
+        "E4": E4,
+        "E5": "float8_e5m2",
+        "q": ct.zeros((1, 2, 4, 8), "float16"),
+        "wide": ct.zeros((1, 2, 8, 136)),
+        "fewer": ct.zeros((2, 4, 24, 64), "float16"),
+        "more": ct.zeros((2, 4, 64, 64), "float16"),
+        "bias": ct.zeros((1, 4, 24, 64), "float16"),
+        "mask": ct.asarray(np.ones((1, 1, 4, 4), bool)),
+        "h": heads(1, 2, 4, 16),
+        "x8": eights((2, 32, 5, 6)),
+        "w8": eights((48, 32, 3, 3)),
+        "nodes": [*map(ct.zeros, ((4,), (7,)), ("int32",) * 2), *map(ct.zeros, ((5, 6), (3, 6), (6,)))],
     }
 
 
