@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import cudnn_ct as ct
 from cudnn_ct import testing
@@ -44,6 +45,16 @@ def cudnn_installed(host: Host, kind: type[FakeCudnn] = FakeCudnn) -> Iterator[F
             forget()
     assert not host.live, "device memory outlived the test"
     assert not cudnn.objects, "native objects outlived the test"
+
+
+def lacking(functions: str) -> type[FakeCudnn]:
+    """Return a cuDNN that lacks the functions whose names contain a text, as an older version does."""
+
+    class Older(FakeCudnn):
+        def lookup(self, name: str) -> Any:
+            return None if functions in name else super().lookup(name)
+
+    return Older
 
 
 def forget() -> None:

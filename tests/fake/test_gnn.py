@@ -1,4 +1,4 @@
-"""Aggregation and attention of graphs on the fakes: copies, saved results, and errors of each set."""
+"""Aggregation and attention of graphs on the fakes: copies and saved results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from cudnn_ct.errors import NotSupportedError
 from tests.gnn_cases import aggregate_operands, attention_operands, graph_of
 from tests.strategies import own, shifted
 
-from . import cudnn
-from .cudnn import FakeCudnn, FakeLibrary
-from .host import Host
-from .installed import cudnn_installed, forget
+from .cudnn import FakeCudnn
 
-AGGREGATE, ATTENTION = "cudnnGnnAggSimpleForward", "cudnnGnnMhaGatV2Forward"
 HEADS = 2
 
 
@@ -132,48 +128,6 @@ def test_graphs_without_destinations_have_empty_results(fake: FakeCudnn) -> None
     assert y.shape == (0, 2)
     assert positions is not None
     assert positions.shape == (0, 2)
-
-
-@pytest.mark.parametrize(
-    ("operation", "function", "since"),
-    [("graph_aggregate", AGGREGATE, "9.26.0"), ("graph_attention", ATTENTION, "9.28.0")],
-)
-def test_older_cudnn_and_jit_set_name_what_they_lack(
-    host: Host, monkeypatch: pytest.MonkeyPatch, operation: str, function: str, since: str
-) -> None:
-    def call() -> None:
-        arrays = {name: own(one) for name, one in graph().items()}
-        x, target = ct.zeros((5, 4)), ct.zeros((3, 4))
-        more = (target, ct.zeros((4,))) if operation == "graph_attention" else ()
-        getattr(ct, operation)(arrays["offsets"], arrays["indices"], x, *more)
-
-    class Older(FakeCudnn):
-        def lookup(self, name: str) -> Any:
-            return None if name == function else super().lookup(name)
-
-    message = f"rejected: {operation} needs cuDNN >= {since}, have 9.19.0"
-    with cudnn_installed(host, Older), pytest.raises(NotSupportedError, match=message):
-        call()
-    monkeypatch.setattr(FakeLibrary, "kind", "jit")
-    monkeypatch.setattr(cudnn, "VERSION", 92800)
-    message = rf"rejected: {operation} needs libcudnn_ext, which the JIT wheel lacks \(3009\)"
-    with cudnn_installed(host), pytest.raises(NotSupportedError, match=message):
-        call()
-
-
-def test_set_of_one_library_computes_without_a_handle(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeLibrary, "kind", "ext")
-    with cudnn_installed(host) as alone:
-        arrays = aggregated(graph())
-        found = ct.graph_aggregate(**{name: own(one) for name, one in arrays.items()})
-        same(found, ct.reference.graph_aggregate(**arrays))
-        arrays = attended(graph())
-        placed = {name: own(one) for name, one in arrays.items()}
-        y, scores, activated = ct.graph_attention(**placed, heads=HEADS)
-        ct.graph_attention_backward(y, **placed, scores=scores, activated=activated, heads=HEADS)
-        assert {name for name in alone.names() if "Gnn" not in name} == set()
-        del found, placed, y, scores, activated
-        forget()
 
 
 def test_leaky_relu_has_the_slope_of_positive_numbers_at_zero() -> None:
