@@ -174,7 +174,6 @@ def test_views_that_are_gone_are_forgotten(fake: FakeCudnn, host: Host) -> None:
     kept = [x[0] for _ in range(20)]
     for _ in range(500):
         x[1]
-    assert x._uses is not None
     assert len(x._uses.views) < 100
     add(x, OTHER)
     assert {view.writer.handle for view in kept} == {OTHER}
@@ -193,7 +192,6 @@ def test_view_that_a_signal_handler_makes_is_kept_while_others_are_forgotten(
     x, made = ct.asarray(numbers()), list[Any]()
     for _ in range(10):
         x[1]
-    assert x._uses is not None
     x._uses.views.append(Interrupted(x))
     for _ in range(20):
         x[1]

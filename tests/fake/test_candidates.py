@@ -37,9 +37,7 @@ def chosen(direction: str, window: tuple[int, ...], **how: Any) -> str:
     make = {name: how.pop(name) for name in ("dtype", "layout", "groups") if name in how}
     first, second, shape = call(direction, window, **make)
     groups = make.get("groups", 1)
-    plan = ct.conv_plan(first, second, shape, direction=direction, groups=groups, **how)
-    assert plan.candidate is not None
-    return plan.candidate.algorithm
+    return ct.conv_plan(first, second, shape, direction=direction, groups=groups, **how).candidate.algorithm
 
 
 def rows_of_the_store(path: Path, **changes: Any) -> None:

@@ -81,7 +81,6 @@ def test_first_engine_is_kept_when_the_second_one_is_wrong(fake: FakeCudnn) -> N
     with pytest.warns(CudnnWarning, match="engine 7 of cuDNN computes a wrong result"):
         y = f(ct.asarray(X))
     np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
-    assert f.candidate is not None
     assert f.candidate.algorithm == "engine 0"
 
 

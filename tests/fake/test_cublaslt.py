@@ -77,12 +77,6 @@ def halves(*shapes: tuple[int, ...], dtype: str = "float16") -> list[ct.DeviceAr
     return [ct.asarray(rng.integers(-4, 5, shape), dtype) for shape in shapes]
 
 
-def chosen() -> str:
-    described = ct.last_plan()
-    assert described is not None
-    return described.plan
-
-
 # --- results -----------------------------------------------------------------------------------------------
 
 
@@ -93,8 +87,8 @@ def test_products_by_cublaslt_equal_the_reference(lt: FakeCublasLt, case: LayerC
     """Views, transposes, batches, factors, epilogues, scales and the largest magnitude."""
     if not check_product(case):
         return
-    misaligned = "operands are not 16-byte aligned" in chosen()  # those of slices of a batch
-    assert "chosen: cublaslt 0" in chosen() or misaligned
+    misaligned = "operands are not 16-byte aligned" in ct.last_plan().plan  # those of slices of a batch
+    assert "chosen: cublaslt 0" in ct.last_plan().plan or misaligned
 
 
 @pytest.mark.filterwarnings("ignore::cudnn_ct.CudnnWarning")
@@ -131,7 +125,9 @@ def test_comparison_with_the_reference_finds_planted_bugs(
         except (AssertionError, CudnnError):
             found += 1
             continue
-        found += "chosen: cublaslt" not in chosen() or not np.array_equal(got, a.numpy() @ b.numpy())
+        found += "chosen: cublaslt" not in ct.last_plan().plan or not np.array_equal(
+            got, a.numpy() @ b.numpy()
+        )
     assert found == 2
 
 
@@ -163,7 +159,7 @@ def test_float8_result_takes_a_bias_of_half_precision(lt: FakeCublasLt, dtype: s
     a, b = (ct.asarray(rng.integers(-1, 2, (32, 16)), "float8_e4m3") for _ in "ab")
     bias = None if dtype is None else ct.asarray(rng.integers(-4, 5, 32), dtype)
     y, _ = ct.scaled_matmul(a, b.T, bias=bias, out_dtype="float8_e4m3", algo="cublaslt 0")
-    assert "chosen: cublaslt 0" in chosen()
+    assert "chosen: cublaslt 0" in ct.last_plan().plan
     want = a.numpy().astype(int) @ b.numpy().T.astype(int)
     want = want if bias is None else want + bias.numpy().astype(int)
     exact = np.abs(want) <= 16  # with three bits
@@ -187,7 +183,7 @@ def test_results_by_columns_and_overlapping_rows_are_left_to_cudnn() -> None:
 def test_heuristic_choice_remains_an_engine(lt: FakeCublasLt) -> None:
     a, b = halves((4, 8), (8, 5))
     np.testing.assert_array_equal(ct.matmul(a, b).numpy(), a.numpy() @ b.numpy())
-    assert "graph engine 0" in chosen()
+    assert "graph engine 0" in ct.last_plan().plan
     assert not lt.calls
 
 
@@ -195,10 +191,10 @@ def test_heuristic_choice_remains_an_engine(lt: FakeCublasLt) -> None:
 def test_fact_puts_an_algorithm_before_engines(lt: FakeCublasLt) -> None:
     a, b = halves((4, 8), (8, 5))
     np.testing.assert_array_equal(ct.matmul(a, b).numpy(), a.numpy() @ b.numpy())
-    assert "chosen: cublaslt 1" in chosen()
+    assert "chosen: cublaslt 1" in ct.last_plan().plan
     a, b = halves((4, 8), (8, 5), dtype="float32")
     ct.matmul(a, b)
-    assert "chosen: graph engine 0" in chosen()
+    assert "chosen: graph engine 0" in ct.last_plan().plan
 
 
 @pytest.mark.usefixtures("on_disk")
@@ -209,8 +205,8 @@ def test_autotune_selects_the_fastest_algorithm_and_the_store_keeps_it(lt: FakeC
     for how in ("timed", "as the cache file has it"):
         got = ct.matmul(a, b, bias=bias, activation="relu", algo="autotune")
         np.testing.assert_array_equal(got.numpy(), want)
-        assert "cublaslt 1 config 12.9.3:a161.0.7" in chosen()
-        assert how in chosen()
+        assert "cublaslt 1 config 12.9.3:a161.0.7" in ct.last_plan().plan
+        assert how in ct.last_plan().plan
         queries = lt.calls["MatmulAlgoGetHeuristic"]
         forget()
     assert queries == 1  # the stored one needs none
@@ -223,8 +219,8 @@ def test_stored_algorithm_of_another_version_is_not_used(lt: FakeCublasLt) -> No
     forget()
     lt.version = 130100
     ct.matmul(a, b, algo="autotune")
-    assert "chosen: graph engine 0" in chosen()
-    assert "is not of the loaded cuBLASLt 13.1.0" in chosen()
+    assert "chosen: graph engine 0" in ct.last_plan().plan
+    assert "is not of the loaded cuBLASLt 13.1.0" in ct.last_plan().plan
 
 
 def test_autotune_without_engines_times_no_algorithm(
@@ -241,29 +237,27 @@ def test_autotune_rejects_an_algorithm_with_other_results(lt: FakeCublasLt) -> N
     a, b = halves((4, 8), (8, 5))
     got = ct.matmul(a, b, activation="relu", algo="autotune")
     np.testing.assert_array_equal(got.numpy(), np.maximum(a.numpy() @ b.numpy(), 0))
-    assert "graph engine 0" in chosen()
+    assert "graph engine 0" in ct.last_plan().plan
 
 
 def test_online_calls_find_the_fastest_algorithm(lt: FakeCublasLt) -> None:
     a, b = halves((4, 8), (8, 5))
     for _ in range(12):
         np.testing.assert_array_equal(ct.matmul(a, b, algo="online").numpy(), a.numpy() @ b.numpy())
-    assert "cublaslt 0" in chosen()
+    assert "cublaslt 0" in ct.last_plan().plan
 
 
 @pytest.mark.parametrize("name", ["cublaslt 0", f"cublaslt 0 {CONFIG}"])
 def test_algorithm_is_selected_by_its_name(lt: FakeCublasLt, name: str) -> None:
     a, b = halves((4, 8), (8, 5))
     np.testing.assert_array_equal(ct.matmul(a, b, algo=name).numpy(), a.numpy() @ b.numpy())
-    assert f"chosen: cublaslt 0 {CONFIG}" in chosen()
+    assert f"chosen: cublaslt 0 {CONFIG}" in ct.last_plan().plan
 
 
 def test_candidate_of_a_plan_selects_the_algorithm(lt: FakeCublasLt) -> None:
     a, b = halves((4, 8), (8, 5))
     ct.matmul(a, b, algo="cublaslt 1")
-    described = ct.last_plan()
-    assert described is not None
-    ct.matmul(a, b, algo=described.candidate)
+    ct.matmul(a, b, algo=ct.last_plan().candidate)
     assert lt.ran == [1, 1]
 
 
@@ -345,7 +339,7 @@ def test_cudnn_without_cublaslt_has_no_such_candidates(fake: FakeCudnn) -> None:
     with pytest.warns(ct.CudnnWarning, match=r"cuDNN 9\.19\.0 uses no libcublasLt"):
         ct.matmul(a, b, algo="cublaslt 0")
     ct.matmul(a, b, algo="autotune")
-    assert "cublaslt" not in chosen()
+    assert "cublaslt" not in ct.last_plan().plan
 
 
 @pytest.mark.parametrize("function", ["MatmulAlgoCheck", "GetVersion"])
@@ -355,7 +349,7 @@ def test_library_without_a_function_has_no_such_candidates(lt: FakeCublasLt, fun
     with mock.patch.object(_cublaslt, "lookup_of", return_value=incomplete):
         a, b = halves((4, 8), (8, 5))
         ct.matmul(a, b, algo="autotune")
-        assert "chosen: graph engine 0" in chosen()
+        assert "chosen: graph engine 0" in ct.last_plan().plan
         with pytest.warns(ct.CudnnWarning, match=f"libcublasLt has no cublasLt{function}"):
             ct.matmul(a, b, algo="cublaslt 0")
 
@@ -364,7 +358,7 @@ def test_cublaslt_computes_what_no_engine_does(lt: FakeCublasLt) -> None:
     lt.cudnn.fail = {"cudnnBackendFinalize": 3000}
     a, b = halves((4, 8), (8, 5))
     np.testing.assert_array_equal(ct.matmul(a, b).numpy(), a.numpy() @ b.numpy())
-    assert "chosen: cublaslt 0" in chosen()
+    assert "chosen: cublaslt 0" in ct.last_plan().plan
 
 
 # --- limits ------------------------------------------------------------------------------------------------
@@ -387,14 +381,14 @@ def test_workspace_limit_excludes_algorithms(lt: FakeCublasLt, limit: int | None
     lt.costs = (1.0, 0.5, 0.25)
     a, b = halves((4, 8), (8, 5))
     ct.matmul(a, b, algo="autotune", workspace_limit=limit)
-    assert f"cublaslt {number}" in chosen()
+    assert f"cublaslt {number}" in ct.last_plan().plan
 
 
 def test_deterministic_calls_may_use_cublaslt(lt: FakeCublasLt) -> None:
     a, b = halves((4, 8), (8, 5))
     got = ct.matmul(a, b, algo="autotune", deterministic=True)
     np.testing.assert_array_equal(got.numpy(), a.numpy() @ b.numpy())
-    assert "cublaslt 0" in chosen()
+    assert "cublaslt 0" in ct.last_plan().plan
 
 
 def test_rejected_run_uses_another_algorithm(lt: FakeCublasLt) -> None:
@@ -475,7 +469,7 @@ def test_foreign_arrays_and_their_memory_are_used(lt: FakeCublasLt, host: Host) 
     out = ForeignArray(host, y)
     ct.matmul(ForeignArray(host, a), ForeignArray(host, b), out=out, algo="cublaslt 0")
     np.testing.assert_array_equal(out.numpy(), a @ b)
-    assert "copied" not in chosen()
+    assert "copied" not in ct.last_plan().plan
 
 
 def test_each_device_has_its_own_handle(lt: FakeCublasLt) -> None:
@@ -492,7 +486,7 @@ def test_autotuning_does_without_a_handle_for_which_memory_is_short(lt: FakeCubl
     y = ct.matmul(a, b, algo="autotune")
     np.testing.assert_array_equal(y.numpy(), a.numpy() @ b.numpy())
     assert lt.calls["Create"] > 0
-    assert "cublaslt" not in chosen()
+    assert "cublaslt" not in ct.last_plan().plan
 
 
 def test_handle_of_a_thread_that_ended_serves_another_thread(lt: FakeCublasLt) -> None:

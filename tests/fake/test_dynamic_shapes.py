@@ -43,13 +43,7 @@ def product(rows: int, inner: int = 16, columns: int = 8, **arguments: Any) -> s
     a, b = rng.integers(-3, 4, (rows, inner)), rng.integers(-3, 4, (inner, columns))
     y = ct.matmul(ct.asarray(a, "float16"), ct.asarray(b, "float16"), **arguments)
     np.testing.assert_array_equal(y.numpy(), (a @ b).astype("float16"))
-    return described()
-
-
-def described() -> str:
-    plan = ct.last_plan()
-    assert plan is not None
-    return plan.plan
+    return ct.last_plan().plan
 
 
 def caches() -> Any:
@@ -90,7 +84,7 @@ def test_matmul_plans_a_static_graph_if_no_engine_supports_the_dynamic_one(fake:
     fake.dynamic_engines = False
     for rows in (64, 32):
         assert "dynamic_shapes" not in product(rows)
-        assert "engines for dynamic shapes" in described()
+        assert "engines for dynamic shapes" in ct.last_plan().plan
 
 
 def test_matmul_queries_the_heuristics_if_the_engine_rejects_a_size(fake: FakeCudnn) -> None:
@@ -98,7 +92,7 @@ def test_matmul_queries_the_heuristics_if_the_engine_rejects_a_size(fake: FakeCu
     fake.engine_number = 5  # which supports the next sizes; engine 0 rejects them
     asked = fake.heuristic_queries
     assert "engine 5" in product(32)
-    assert "dynamic_shapes" in described()
+    assert "dynamic_shapes" in ct.last_plan().plan
     assert fake.heuristic_queries > asked
     asked = fake.heuristic_queries
     assert "engine 5" in product(16)
@@ -124,11 +118,8 @@ def test_matmul_autotunes_dynamic_engines(fake: FakeCudnn) -> None:
 
 def test_matmul_takes_a_named_engine_and_a_row(fake: FakeCudnn) -> None:
     assert "dynamic_shapes" in product(64, algo="engine 0")
-    plan = ct.last_plan()
-    assert plan is not None
-    made = fake.compilations
-    assert plan.candidate is not None
-    assert "dynamic_shapes" in product(32, algo=plan.candidate._replace(problem=None))
+    candidate, made = ct.last_plan().candidate, fake.compilations
+    assert "dynamic_shapes" in product(32, algo=candidate._replace(problem=None))
     assert fake.compilations == made
     fake.dynamic_engines = False  # the heuristics alone query this
     ct.config.dynamic_shapes = False
@@ -140,9 +131,9 @@ def test_norms_and_convolutions_stay_static(fake: FakeCudnn) -> None:
     x = ct.asarray(np.ones((4, 8), "float32"))
     scale = ct.asarray(np.ones(8, "float32"))
     _, invrms = ct.rms_norm(x, scale, training=True)
-    assert "dynamic_shapes" not in described()
+    assert "dynamic_shapes" not in ct.last_plan().plan
     ct.rms_norm_backward(x, x, scale, invrms)
-    assert "dynamic_shapes" not in described()
+    assert "dynamic_shapes" not in ct.last_plan().plan
     with ct.Graph() as graph:
         image = graph.input((2, 8, 4, 4), "float16", layout="nhwc")
         y = graph.relu(graph.conv(image, graph.input((8, 8, 1, 1), "float16", layout="nhwc")))

@@ -67,7 +67,7 @@ def test_later_calls_find_the_fastest(slow: FakeCudnn) -> None:
     slow.calls.clear()
     online(slow)
     assert slow.names().count("cudnnConvolutionForward") == 1  # nothing is timed any more
-    assert ct.last_plan().candidate.time_ms is not None  # type: ignore[union-attr]
+    assert ct.last_plan().candidate.time_ms is not None
 
 
 def test_every_call_has_the_right_result_once(slow: FakeCudnn) -> None:
@@ -187,10 +187,7 @@ class Doubled:
         for _ in range(count):
             execute(self._op, ("x",), (self.x,), ("online",), outs=(self.out,))
             np.testing.assert_allclose(self.out.numpy(), 2 * self.x.numpy(), 1e-3)
-        plan = ct.last_plan()
-        assert plan is not None
-        assert plan.candidate is not None
-        return plan.candidate.algorithm
+        return ct.last_plan().candidate.algorithm
 
 
 def many(count: int) -> tuple[str, ...]:
@@ -202,9 +199,9 @@ def test_replays_begin_when_nothing_is_left_to_try(fake: FakeCudnn, host: Host) 
     double = Doubled(host, *names)
     assert double(len(names) + 2) == names[-1]
     assert how() == f"  how: online, {len(names)} candidates tried, settled, 500.0 us a call"
-    assert "replayed" not in str(ct.last_plan().describe())  # type: ignore[union-attr]
+    assert "replayed" not in str(ct.last_plan().describe())
     double(REPEATS + 1)
-    assert "replayed for 1 set of pointers" in ct.last_plan().describe()  # type: ignore[union-attr]
+    assert "replayed for 1 set of pointers" in ct.last_plan().describe()
 
 
 def test_results_of_a_call_stay_when_memory_for_a_trial_lacks(
@@ -241,7 +238,7 @@ def test_heuristic_choice_stays_when_its_trial_lacks_memory(fake: FakeCudnn, hos
     double()
     double.source.errors = {}
     assert double(2) == "right"
-    assert "rejected" not in ct.last_plan().describe()  # type: ignore[union-attr]
+    assert "rejected" not in ct.last_plan().describe()
 
 
 class Random(Doubling):
@@ -302,13 +299,13 @@ def test_candidates_with_other_results_are_rejected(
 ) -> None:
     double = Doubled(host, *names)
     assert double(len(names) + 2) == chosen
-    assert "its result differs from that of graph" in ct.last_plan().describe()  # type: ignore[union-attr]
+    assert "its result differs from that of graph" in ct.last_plan().describe()
 
 
 def test_time_of_the_heuristic_choice_is_shown_when_it_is_the_fastest(fake: FakeCudnn, host: Host) -> None:
     fake.costs = {"IMPLICIT_GEMM": 9.0, "DIRECT": 9.0}
     assert settle(fake) == "GEMM"
-    assert ct.last_plan().candidate.time_ms is not None  # type: ignore[union-attr]
+    assert ct.last_plan().candidate.time_ms is not None
 
 
 def test_nothing_is_tried_when_the_budget_is_zero(slow: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:

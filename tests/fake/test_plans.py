@@ -661,8 +661,6 @@ def test_recorded_choice_is_not_that_of_another_graph(fake: FakeCudnn) -> None:
         fake.engines = False
         ct.conv(x, w)
         plan = ct.last_plan()
-    assert plan is not None
-    assert plan.candidate is not None
     assert plan.candidate.backend == "legacy"
     assert [request.choice for request in recorded.requests.values()] == [""]
 

@@ -622,9 +622,7 @@ def test_plan_reports_its_replays(host: Host) -> None:
     for _ in range(2):
         plan(x, w, out=y)
     assert "replayed for 1 set of pointers" in plan.describe()
-    last = ct.last_plan()
-    assert last is not None
-    assert "replayed for 1 set of pointers" in last.describe()
+    assert "replayed for 1 set of pointers" in ct.last_plan().describe()
 
 
 def test_plan_checks_arrays_and_orders_streams_after_its_calls_are_replayed(host: Host) -> None:

@@ -179,7 +179,6 @@ def test_a_reserve_is_used_once_by_each_gradient_and_in_order(fake: FakeCudnn) -
     net, x, w = operands()
     other, *_ = operands()
     reserve, dy = net.forward(x, w, training=True).reserve, ct.asarray(ONES)
-    assert reserve is not None
     data = net.backward_data
     for call, error, message in (
         (lambda: net.backward_weights(reserve), ValueError, "reads what backward_data wrote"),

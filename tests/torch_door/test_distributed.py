@@ -19,8 +19,6 @@ SIZES = {"steps": 80, "batch": 4, "length": 6, "width": 16, "heads": 2, "layers"
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     spec = spec_from_file_location("distributed_gpt", PATH)
-    assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "not_here", str)

@@ -75,8 +75,6 @@ def test_module_that_is_loaded_lazily_is_loaded_by_its_program(
     path, own = tmp_path / "lazily_loaded.py", F.conv2d
     path.write_text("from torch.nn.functional import conv2d, softmax\n")
     spec = importlib.util.spec_from_file_location("lazily_loaded", path)
-    assert spec is not None
-    assert spec.loader is not None
     loader = spec.loader = importlib.util.LazyLoader(spec.loader)
     module: Any = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "lazily_loaded", module)
