@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 import cudnn_ct as ct
-from cudnn_ct import _cublaslt, _lib, context, facts, testing
+from cudnn_ct import _cublaslt, _lib, context, testing
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.ops.matmul import cublaslt
@@ -47,21 +46,6 @@ def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def facts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    row = {"name": "mine", "kind": "first", "operations": ["matmul"], "when": ["half precision"]}
-    row |= {"order": ["cublaslt 1"], "effect": "slow", "message": "engines are slower"}
-    path = tmp_path / "facts.json"
-    path.write_text(json.dumps({"facts": [row]}))
-    monkeypatch.setattr(ct.config, "facts", str(path))
-    facts.forget()
-    testing.reset()
-    yield
-    monkeypatch.undo()
-    facts.forget()
-    testing.reset()
-
-
-@pytest.fixture
 def lt(host: Host) -> Iterator[FakeCublasLt]:
     with cublaslt_installed(host) as library:
         with cudnn_installed(host, SlowEngines) as cudnn:
@@ -75,6 +59,14 @@ def lt(host: Host) -> Iterator[FakeCublasLt]:
 def halves(*shapes: tuple[int, ...], dtype: str = "float16") -> list[ct.DeviceArray]:
     rng = np.random.default_rng(0)
     return [ct.asarray(rng.integers(-4, 5, shape), dtype) for shape in shapes]
+
+
+def product(algo: Any = "heuristic", dtype: str = "float16", **options: Any) -> str:
+    """Multiply matrices, check the result, and return the description of the plan."""
+    a, b = halves((4, 8), (8, 5), dtype=dtype)
+    got = ct.matmul(a, b, algo=algo, **options)
+    np.testing.assert_array_equal(got.numpy(), a.numpy() @ b.numpy())
+    return ct.last_plan().plan
 
 
 # --- results -----------------------------------------------------------------------------------------------
@@ -181,20 +173,17 @@ def test_results_by_columns_and_overlapping_rows_are_left_to_cudnn() -> None:
 
 
 def test_heuristic_choice_remains_an_engine(lt: FakeCublasLt) -> None:
-    a, b = halves((4, 8), (8, 5))
-    np.testing.assert_array_equal(ct.matmul(a, b).numpy(), a.numpy() @ b.numpy())
-    assert "graph engine 0" in ct.last_plan().plan
+    assert "graph engine 0" in product()
     assert not lt.calls
 
 
-@pytest.mark.usefixtures("facts_file")
-def test_fact_puts_an_algorithm_before_engines(lt: FakeCublasLt) -> None:
-    a, b = halves((4, 8), (8, 5))
-    np.testing.assert_array_equal(ct.matmul(a, b).numpy(), a.numpy() @ b.numpy())
-    assert "chosen: cublaslt 1" in ct.last_plan().plan
-    a, b = halves((4, 8), (8, 5), dtype="float32")
-    ct.matmul(a, b)
-    assert "chosen: graph engine 0" in ct.last_plan().plan
+def test_fact_puts_an_algorithm_before_engines(lt: FakeCublasLt, plant: Any) -> None:
+    plant(
+        **{"kind": "first", "operations": ["matmul"], "when": ["half precision"], "order": ["cublaslt 1"]},
+        **{"effect": "slow", "message": "engines are slower"},
+    )
+    assert "chosen: cublaslt 1" in product()
+    assert "chosen: graph engine 0" in product(dtype="float32")
 
 
 @pytest.mark.usefixtures("on_disk")
@@ -214,21 +203,19 @@ def test_autotune_selects_the_fastest_algorithm_and_the_store_keeps_it(lt: FakeC
 
 @pytest.mark.usefixtures("on_disk")
 def test_stored_algorithm_of_another_version_is_not_used(lt: FakeCublasLt) -> None:
-    a, b = halves((4, 8), (8, 5))
-    ct.matmul(a, b, algo="autotune")
+    product("autotune")
     forget()
     lt.version = 130100
-    ct.matmul(a, b, algo="autotune")
-    assert "chosen: graph engine 0" in ct.last_plan().plan
-    assert "is not of the loaded cuBLASLt 13.1.0" in ct.last_plan().plan
+    plan = product("autotune")
+    assert "chosen: graph engine 0" in plan
+    assert "is not of the loaded cuBLASLt 13.1.0" in plan
 
 
 def test_autotune_without_engines_times_no_algorithm(
     lt: FakeCublasLt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ct.config, "autotune_max_engines", 0)
-    a, b = halves((4, 8), (8, 5))
-    ct.matmul(a, b, algo="autotune")
+    product("autotune")
     assert not lt.calls
 
 
@@ -241,23 +228,17 @@ def test_autotune_rejects_an_algorithm_with_other_results(lt: FakeCublasLt) -> N
 
 
 def test_online_calls_find_the_fastest_algorithm(lt: FakeCublasLt) -> None:
-    a, b = halves((4, 8), (8, 5))
-    for _ in range(12):
-        np.testing.assert_array_equal(ct.matmul(a, b, algo="online").numpy(), a.numpy() @ b.numpy())
-    assert "cublaslt 0" in ct.last_plan().plan
+    assert "cublaslt 0" in [product("online") for _ in range(12)][-1]
 
 
 @pytest.mark.parametrize("name", ["cublaslt 0", f"cublaslt 0 {CONFIG}"])
 def test_algorithm_is_selected_by_its_name(lt: FakeCublasLt, name: str) -> None:
-    a, b = halves((4, 8), (8, 5))
-    np.testing.assert_array_equal(ct.matmul(a, b, algo=name).numpy(), a.numpy() @ b.numpy())
-    assert f"chosen: cublaslt 0 {CONFIG}" in ct.last_plan().plan
+    assert f"chosen: cublaslt 0 {CONFIG}" in product(name)
 
 
 def test_candidate_of_a_plan_selects_the_algorithm(lt: FakeCublasLt) -> None:
-    a, b = halves((4, 8), (8, 5))
-    ct.matmul(a, b, algo="cublaslt 1")
-    ct.matmul(a, b, algo=ct.last_plan().candidate)
+    product("cublaslt 1")
+    product(ct.last_plan().candidate)
     assert lt.ran == [1, 1]
 
 
@@ -270,9 +251,8 @@ def test_candidate_of_a_plan_selects_the_algorithm(lt: FakeCublasLt) -> None:
     ],
 )
 def test_name_of_an_unknown_algorithm_falls_back(lt: FakeCublasLt, name: str, reason: str) -> None:
-    a, b = halves((4, 8), (8, 5))
     with pytest.warns(ct.CudnnWarning, match=f"fell back to graph engine 0 .*{reason}"):
-        ct.matmul(a, b, algo=name)
+        product(name)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +268,7 @@ def test_name_of_an_unknown_algorithm_falls_back(lt: FakeCublasLt, name: str, re
 )
 def test_malformed_name_is_an_error(lt: FakeCublasLt, name: str) -> None:
     with pytest.raises(ValueError, match="algo is unknown"):
-        ct.matmul(*halves((4, 8), (8, 5)), algo=name)
+        product(name)
 
 
 def test_other_operations_have_no_such_algorithms(lt: FakeCublasLt) -> None:
@@ -335,11 +315,9 @@ def test_misaligned_operands_are_left_to_cudnn(lt: FakeCublasLt) -> None:
 
 
 def test_cudnn_without_cublaslt_has_no_such_candidates(fake: FakeCudnn) -> None:
-    a, b = halves((4, 8), (8, 5))
     with pytest.warns(ct.CudnnWarning, match=r"cuDNN 9\.19\.0 uses no libcublasLt"):
-        ct.matmul(a, b, algo="cublaslt 0")
-    ct.matmul(a, b, algo="autotune")
-    assert "cublaslt" not in ct.last_plan().plan
+        product("cublaslt 0")
+    assert "cublaslt" not in product("autotune")
 
 
 @pytest.mark.parametrize("function", ["MatmulAlgoCheck", "GetVersion"])
@@ -347,18 +325,14 @@ def test_library_without_a_function_has_no_such_candidates(lt: FakeCublasLt, fun
     lookup = lt.lookup
     incomplete = mock.Mock(side_effect=lambda name: None if name == f"cublasLt{function}" else lookup(name))
     with mock.patch.object(_cublaslt, "lookup_of", return_value=incomplete):
-        a, b = halves((4, 8), (8, 5))
-        ct.matmul(a, b, algo="autotune")
-        assert "chosen: graph engine 0" in ct.last_plan().plan
+        assert "chosen: graph engine 0" in product("autotune")
         with pytest.warns(ct.CudnnWarning, match=f"libcublasLt has no cublasLt{function}"):
-            ct.matmul(a, b, algo="cublaslt 0")
+            product("cublaslt 0")
 
 
 def test_cublaslt_computes_what_no_engine_does(lt: FakeCublasLt) -> None:
     lt.cudnn.fail = {"cudnnBackendFinalize": 3000}
-    a, b = halves((4, 8), (8, 5))
-    np.testing.assert_array_equal(ct.matmul(a, b).numpy(), a.numpy() @ b.numpy())
-    assert "chosen: cublaslt 0" in ct.last_plan().plan
+    assert "chosen: cublaslt 0" in product()
 
 
 # --- limits ------------------------------------------------------------------------------------------------
@@ -379,24 +353,17 @@ def test_preferences_promise_order_alignment_and_workspace(lt: FakeCublasLt) -> 
 @pytest.mark.parametrize(("limit", "number"), [(None, 2), (300, 1), (0, 0)])
 def test_workspace_limit_excludes_algorithms(lt: FakeCublasLt, limit: int | None, number: int) -> None:
     lt.costs = (1.0, 0.5, 0.25)
-    a, b = halves((4, 8), (8, 5))
-    ct.matmul(a, b, algo="autotune", workspace_limit=limit)
-    assert f"cublaslt {number}" in ct.last_plan().plan
+    assert f"cublaslt {number}" in product("autotune", workspace_limit=limit)
 
 
 def test_deterministic_calls_may_use_cublaslt(lt: FakeCublasLt) -> None:
-    a, b = halves((4, 8), (8, 5))
-    got = ct.matmul(a, b, algo="autotune", deterministic=True)
-    np.testing.assert_array_equal(got.numpy(), a.numpy() @ b.numpy())
-    assert "cublaslt 0" in ct.last_plan().plan
+    assert "cublaslt 0" in product("autotune", deterministic=True)
 
 
 def test_rejected_run_uses_another_algorithm(lt: FakeCublasLt) -> None:
     lt.fails_in_runs = frozenset({0})
-    a, b = halves((4, 8), (8, 5))
     with pytest.warns(ct.CudnnWarning, match="fell back to graph engine 0"):
-        got = ct.matmul(a, b, algo="cublaslt 0")
-    np.testing.assert_array_equal(got.numpy(), a.numpy() @ b.numpy())
+        product("cublaslt 0")
 
 
 @pytest.mark.parametrize("name", [name for name in _cublaslt._FUNCTIONS if "Destroy" not in name])
@@ -420,11 +387,10 @@ def test_failing_call_raises_or_another_candidate_runs(lt: FakeCublasLt, name: s
 
 
 def test_objects_that_cannot_be_destroyed_warn(lt: FakeCublasLt) -> None:
-    ct.matmul(*halves((4, 8), (8, 5)), algo="cublaslt 0")
+    product("cublaslt 0")
     lt.fail = {"MatmulDescDestroy": 14}
-    with pytest.warns(
-        ct.CudnnWarning, match="cublasLtMatmulDescDestroy returned CUBLAS_STATUS_INTERNAL_ERROR"
-    ):
+    message = "cublasLtMatmulDescDestroy returned CUBLAS_STATUS_INTERNAL_ERROR"
+    with pytest.warns(ct.CudnnWarning, match=message):
         testing.reset()
     lt.fail = {}
     leaked = [address for address, one in lt.objects.items() if one["kind"] == "MatmulDesc"]
@@ -475,27 +441,19 @@ def test_foreign_arrays_and_their_memory_are_used(lt: FakeCublasLt, host: Host) 
 def test_each_device_has_its_own_handle(lt: FakeCublasLt) -> None:
     for device in (0, 1, 0):
         with ct.use(device=device):
-            a, b = halves((4, 8), (8, 5))
-            np.testing.assert_array_equal(ct.matmul(a, b, algo="cublaslt 0").numpy(), a.numpy() @ b.numpy())
+            product("cublaslt 0")
     assert lt.calls["Create"] == 2
 
 
 def test_autotuning_does_without_a_handle_for_which_memory_is_short(lt: FakeCublasLt) -> None:
     lt.fail["Create"] = 3
-    a, b = halves((4, 8), (8, 5))
-    y = ct.matmul(a, b, algo="autotune")
-    np.testing.assert_array_equal(y.numpy(), a.numpy() @ b.numpy())
+    assert "cublaslt" not in product("autotune")
     assert lt.calls["Create"] > 0
-    assert "cublaslt" not in ct.last_plan().plan
 
 
 def test_handle_of_a_thread_that_ended_serves_another_thread(lt: FakeCublasLt) -> None:
-    a, b = halves((4, 8), (8, 5))
-    want = a.numpy() @ b.numpy()
     for _ in range(3):
-        in_threads(
-            1, lambda _: np.testing.assert_array_equal(ct.matmul(a, b, algo="cublaslt 0").numpy(), want)
-        )
+        in_threads(1, lambda _: product("cublaslt 0"))
         gc.collect()
     assert lt.calls["Create"] == 1
     assert not lt.calls["Destroy"]
@@ -510,8 +468,7 @@ def test_thread_whose_idle_handle_another_thread_took_creates_one(
 
     library = _cublaslt.cublaslt_of(_lib.load())
     monkeypatch.setattr(cublaslt, "_idle", {(library, 0): Taken()})
-    a, b = halves((4, 8), (8, 5))
-    np.testing.assert_array_equal(ct.matmul(a, b, algo="cublaslt 0").numpy(), a.numpy() @ b.numpy())
+    product("cublaslt 0")
     testing.reset()
     gc.collect()
     cublaslt.forget()
