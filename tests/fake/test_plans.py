@@ -49,6 +49,12 @@ def _compiled_engines(fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.Monkey
     _imported.clear()
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of compiled plans, which does not exist yet."""
+    return tmp_path / "plans.file"
+
+
 def x_of(rows: int = 2) -> ct.DeviceArray:
     return images(rows, 3, 4, 4)
 
@@ -162,12 +168,9 @@ def test_plans_that_do_not_fit_are_ignored_with_one_line(
 
 
 @pytest.fixture
-def gpu(fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def gpu(plant: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Compiled kernels hold numbers of their GPU; the function puts another GPU of its kind in its place."""
-    row = {"name": "bound", "kind": "stored", "operations": ["all"], "when": [], "kernels": "["}
-    file = on_disk.with_name("facts.json")
-    file.write_text(json.dumps({"facts": [row | {"effect": "hang", "message": "it hangs"}]}))
-    monkeypatch.setattr(ct.config, "facts", str(file))
+    plant(kind="stored", operations=["all"], kernels="[", effect="hang", message="it hangs")
     return lambda name: monkeypatch.setattr(streams, "device_uuid", lambda _: name)
 
 
@@ -214,7 +217,7 @@ def test_plans_with_bound_kernels_are_imported_on_their_gpu_alone(
     fake: FakeCudnn,
     on_disk: Path,
     gpu: Any,
-    tmp_path: Path,
+    file: Path,
     monkeypatch: pytest.MonkeyPatch,
     verify: bool,
     cache: str,
@@ -222,12 +225,12 @@ def test_plans_with_bound_kernels_are_imported_on_their_gpu_alone(
 ) -> None:
     fake.second_engine = 5
     monkeypatch.setattr(ct.config, "dynamic_shapes", dynamic)
-    file, other = tmp_path / "plans.file", int(verify and not dynamic)
+    other = int(verify and not dynamic)
     for name in ("first", "second"):
         gpu(name)
         with ct.record_plans() as recorded:
             compilations(fake, dynamic=dynamic)
-        assert ct.export_plans(file if name == "first" else tmp_path / "second.file", recorded) == 1
+        assert ct.export_plans(file if name == "first" else file.with_name("second.file"), recorded) == 1
     with pytest.warns(CudnnWarning, match=r"1 of \d entries .* compiled elsewhere: it hangs"):
         assert ct.import_plans(file, verify=verify) == 0
     (entry, *choices) = (one for one in decode(file.read_bytes()) if isinstance(one, StoredPlan))
@@ -241,8 +244,7 @@ def test_plans_with_bound_kernels_are_imported_on_their_gpu_alone(
     assert compilations(fake, dynamic=dynamic) == 0, "the plan of this GPU was replaced"
     assert len([entry for entry in plan_store().entries() if entry.text]) == 2
     plan_store().clear()
-    if cache == "off":
-        monkeypatch.setattr(ct.config, "algo_cache", "off")
+    switch(monkeypatch, cache)
     monkeypatch.setattr(ct.config, "plan_cache", cache == "on")
     gpu("first")
     assert ct.import_plans(file, verify=verify) == 1
@@ -252,38 +254,38 @@ def test_plans_with_bound_kernels_are_imported_on_their_gpu_alone(
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_stored_kernels_of_another_cuda_are_not_used(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dynamic: bool
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, file: Path, dynamic: bool
 ) -> None:
     """The wheels for CUDA 12 and CUDA 13 have one version, and compile other machine code."""
     monkeypatch.setattr(ct.config, "dynamic_shapes", dynamic)
     with ct.record_plans() as recorded:
         assert compilations(fake, dynamic=dynamic) == 1
-    ct.export_plans(tmp_path / "plans.file", recorded)
+    ct.export_plans(file, recorded)
     for entry in plan_store().entries():  # as older versions of this package stored them
         plan_store().put(entry._replace(key=entry.key.replace(" for CUDA 13 | ", " | ")))
     monkeypatch.setattr(_lib.load(), "build", "cuDNN 9.19.0 for CUDA 12")
     assert [compilations(fake, dynamic=dynamic) for _ in range(2)] == [1, 0]
     wanted = "are ignored: made for cuDNN 9.19.0 for CUDA 13, this is cuDNN 9.19.0 for CUDA 12"
     with pytest.warns(CudnnWarning, match=wanted):
-        assert ct.import_plans(tmp_path / "plans.file") == 0
-    done = CliRunner().invoke(main, ["cache", "import-plans", str(tmp_path / "plans.file")])
+        assert ct.import_plans(file) == 0
+    done = CliRunner().invoke(main, ["cache", "import-plans", str(file)])
     assert done.exit_code == 1
     assert wanted in done.stderr
     assert "nothing was imported" in done.stderr
 
 
 def test_a_malformed_file_of_facts_is_not_taken_for_a_malformed_plan(
-    fake: FakeCudnn, gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeCudnn, gpu: Any, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ct.record_plans() as recorded:
         compilations(fake)
-    ct.export_plans(tmp_path / "plans.file", recorded)
-    facts = tmp_path / "wrong.json"
+    ct.export_plans(file, recorded)
+    facts = file.with_name("wrong.json")
     facts.write_text('{"facts": [1]}')
     monkeypatch.setattr(ct.config, "facts", str(facts))
     forget()
     with pytest.raises(FactsError, match=rf"^{facts}: line 1: a fact is not an object"):
-        ct.import_plans(tmp_path / "plans.file")
+        ct.import_plans(file)
     with pytest.raises(FactsError, match="line 1: a fact is not an object"):
         compilations(fake)
     assert len([entry for entry in plan_store().entries() if entry.text]) == 1
@@ -322,10 +324,9 @@ def test_plans_of_other_users_are_ignored(fake: FakeCudnn, monkeypatch: pytest.M
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("cache", ["on", "off"])
 def test_imported_plans_replace_compilation(
-    fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: bool, cache: str
+    fake: FakeCudnn, file: Path, monkeypatch: pytest.MonkeyPatch, verify: bool, cache: str
 ) -> None:
     fake.second_engine = 5
-    file = tmp_path / "plans.file"
     with ct.record_plans() as recorded:
         clip(x_of())
         ct.activation(x_of(7))
@@ -334,8 +335,7 @@ def test_imported_plans_replace_compilation(
     assert ct.export_plans(file, recorded) == 2
     assert plan_store().clear() == 3
     forget()
-    if cache == "off":
-        monkeypatch.setattr(ct.config, "algo_cache", "off")
+    switch(monkeypatch, cache)
     made = fake.compilations
     assert ct.import_plans(file, verify=verify) == 2
     for _ in range(2):
@@ -354,17 +354,28 @@ def _heuristic_order(monkeypatch: pytest.MonkeyPatch) -> None:
 def of_engine_5(fake: FakeCudnn, file: Path, origin: str | None, *calls: Callable[[], object]) -> None:
     """Write the plans that calls make where the heuristics name engine 5 first; here they name engine 0."""
     fake.engine_number, fake.second_engine = 5, 0
-    with ct.record_plans() as recorded:
-        for call in calls:
-            call()
-    ct.export_plans(file, recorded)
+    export(file, *calls)
     found = [entry for entry in decode(file.read_bytes()) if isinstance(entry, StoredPlan)]
     assert {entry.facts.pop("origin") for entry in found} == {"device"}
     facts = {} if origin is None else {"origin": origin}  # None is a file of an earlier version
     file.write_bytes(b"".join(encode(entry._replace(facts=entry.facts | facts)) for entry in found))
+    fake.engine_number, fake.second_engine = 0, 5
+
+
+def export(file: Path, *calls: Callable[[], object]) -> None:
+    """Write the plans of calls, and forget all of them."""
+    with ct.record_plans() as recorded:
+        for call in calls or (lambda: ct.activation(x_of()),):
+            call()
+    ct.export_plans(file, recorded)
     plan_store().clear()
     forget()
-    fake.engine_number, fake.second_engine = 0, 5
+
+
+def switch(monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+    """Switch the folder of plans off, or the setting, unless the cache is on."""
+    if cache != "on":
+        monkeypatch.setattr(ct.config, *(("algo_cache", "off") if cache == "off" else ("plan_cache", False)))
 
 
 def relu() -> str:
@@ -377,23 +388,19 @@ def relu() -> str:
 
 
 @pytest.mark.usefixtures("_heuristic_order")
-@pytest.mark.parametrize("cache", ["on", "off", "setting off"])
+@pytest.mark.parametrize("cache", ["on", "off", "plan_cache off"])
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("origin", ["description", None])
 def test_plan_for_a_description_does_not_override_the_choice_of_the_device(
     fake: FakeCudnn,
-    tmp_path: Path,
+    file: Path,
     monkeypatch: pytest.MonkeyPatch,
     cache: str,
     verify: bool,
     origin: str | None,
 ) -> None:
-    file = tmp_path / "plans.file"
     of_engine_5(fake, file, origin, lambda: clip(x_of()), relu)
-    if cache != "on":
-        monkeypatch.setattr(
-            ct.config, *(("plan_cache", False) if "setting" in cache else ("algo_cache", "off"))
-        )
+    switch(monkeypatch, cache)
     assert ct.import_plans(file, verify=verify) == 2
     made = fake.compilations
     for again in range(2):
@@ -410,13 +417,11 @@ def test_plan_for_a_description_does_not_override_the_choice_of_the_device(
 @pytest.mark.parametrize("cache", ["on", "off"])
 @pytest.mark.parametrize("origin", ["description", None])
 def test_plan_for_a_description_is_used_when_the_device_selects_its_engine(
-    fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, origin: str | None
+    fake: FakeCudnn, file: Path, monkeypatch: pytest.MonkeyPatch, cache: str, origin: str | None
 ) -> None:
-    file = tmp_path / "plans.file"
     of_engine_5(fake, file, origin, lambda: clip(x_of()), relu)
     fake.engine_number, fake.second_engine = 5, 0
-    if cache == "off":
-        monkeypatch.setattr(ct.config, "algo_cache", "off")
+    switch(monkeypatch, cache)
     assert ct.import_plans(file) == 2
     made, asked = fake.compilations, fake.heuristic_queries
     assert clip(x_of()).algorithm == relu() == "engine 5"
@@ -431,9 +436,8 @@ def test_plan_for_a_description_is_used_when_the_device_selects_its_engine(
 
 @pytest.mark.usefixtures("_heuristic_order")
 def test_plan_and_choice_of_the_same_kind_of_device_are_used_without_heuristics(
-    fake: FakeCudnn, tmp_path: Path
+    fake: FakeCudnn, file: Path
 ) -> None:
-    file = tmp_path / "plans.file"
     of_engine_5(fake, file, "device", lambda: clip(x_of()), relu)
     assert ct.import_plans(file) == 2
     made, asked = fake.compilations, fake.heuristic_queries
@@ -442,10 +446,9 @@ def test_plan_and_choice_of_the_same_kind_of_device_are_used_without_heuristics(
 
 
 def test_choice_for_a_description_on_disk_is_replaced_by_that_of_the_device(
-    fake: FakeCudnn, tmp_path: Path
+    fake: FakeCudnn, file: Path
 ) -> None:
     """Earlier versions wrote such choices into the folder."""
-    file = tmp_path / "plans.file"
     of_engine_5(fake, file, None, lambda: clip(x_of()))
     plan_store().put(*(entry for entry in decode(file.read_bytes()) if isinstance(entry, StoredPlan)))
     assert clip(x_of()).algorithm == "engine 0"
@@ -455,23 +458,16 @@ def test_choice_for_a_description_on_disk_is_replaced_by_that_of_the_device(
     assert fake.heuristic_queries == asked
 
 
-def test_verify_drops_a_plan_that_computes_other_numbers(
-    fake: FakeCudnn, tmp_path: Path, on_disk: Path
-) -> None:
+def test_verify_drops_a_plan_that_computes_other_numbers(fake: FakeCudnn, file: Path, on_disk: Path) -> None:
     fake.second_engine = 5
-    file = tmp_path / "plans.file"
-    with ct.record_plans() as recorded:
-        ct.activation(x_of(), mode="relu")
-    (entry,) = recorded.plans.values()
+    export(file, lambda: ct.activation(x_of(), mode="relu"))
+    (entry,) = (one for one in decode(file.read_bytes()) if isinstance(one, StoredPlan))
     other = entry.text.replace(b'"POINTWISE_MODE": [100]', b'"POINTWISE_MODE": [101]')
     assert other != entry.text, entry.text
     file.write_bytes(encode(entry._replace(text=other)))
-    plan_store().clear()
-    forget()
     ct.import_plans(file, verify=True)
-    with pytest.warns(
-        CudnnWarning, match="a stored plan is ignored.*its result differs from that of engine 0"
-    ):
+    message = "a stored plan is ignored.*its result differs from that of engine 0"
+    with pytest.warns(CudnnWarning, match=message):
         y = ct.activation(x_of(), mode="relu")
     np.testing.assert_array_equal(y.numpy(), np.maximum(x_of().numpy(), 0))
     assert plan_store().entries() == []
@@ -479,24 +475,16 @@ def test_verify_drops_a_plan_that_computes_other_numbers(
     np.testing.assert_array_equal(y.numpy(), np.maximum(x_of().numpy(), 0))
 
 
-def test_verify_warns_when_no_other_engine_exists(fake: FakeCudnn, tmp_path: Path) -> None:
-    file = tmp_path / "plans.file"
-    ct.activation(x_of())
-    ct.export_plans(file)
-    plan_store().clear()
-    forget()
+def test_verify_warns_when_no_other_engine_exists(fake: FakeCudnn, file: Path) -> None:
+    export(file)
     ct.import_plans(file, verify=True)
     with pytest.warns(CudnnWarning, match="used unverified: no other engine"):
         ct.activation(x_of())
     assert len(plan_store().entries()) == 1
 
 
-def test_import_rejects_files_that_are_world_writable_or_of_another_kind(
-    fake: FakeCudnn, tmp_path: Path
-) -> None:
-    file = tmp_path / "plans.file"
-    ct.activation(x_of())
-    ct.export_plans(file)
+def test_import_rejects_files_that_are_world_writable_or_of_another_kind(fake: FakeCudnn, file: Path) -> None:
+    export(file)
     file.chmod(0o666)
     with pytest.raises(PermissionError, match="world-writable"):
         ct.import_plans(file)
@@ -506,12 +494,8 @@ def test_import_rejects_files_that_are_world_writable_or_of_another_kind(
         ct.import_plans(file)
 
 
-def test_import_warns_of_damaged_plans_and_rejects_a_file_with_no_others(
-    fake: FakeCudnn, tmp_path: Path
-) -> None:
-    file = tmp_path / "plans.file"
-    ct.activation(x_of())
-    ct.export_plans(file)
+def test_import_warns_of_damaged_plans_and_rejects_a_file_with_no_others(fake: FakeCudnn, file: Path) -> None:
+    export(file)
     content = file.read_bytes()
     file.write_bytes(content[:-1])
     with pytest.raises(ValueError, match="is not a file of compiled plans: the hash does not match"):
@@ -523,8 +507,7 @@ def test_import_warns_of_damaged_plans_and_rejects_a_file_with_no_others(
     assert ct.import_plans(file) == 0
 
 
-def test_import_ignores_plans_for_other_gpus_with_one_line(fake: FakeCudnn, tmp_path: Path) -> None:
-    file = tmp_path / "plans.file"
+def test_import_ignores_plans_for_other_gpus_with_one_line(fake: FakeCudnn, file: Path) -> None:
     ct.activation(x_of())
     (entry,) = plan_store().entries()
     parts = entry.key.split(" | ")
@@ -549,7 +532,7 @@ def test_plans_are_compiled_when_the_cache_is_off(fake: FakeCudnn, monkeypatch: 
 
 
 def test_nothing_is_stored_or_loaded_when_the_setting_is_off(
-    fake: FakeCudnn, on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Config({}).plan_cache is True
     clip(x_of())
@@ -571,10 +554,9 @@ def test_nothing_is_stored_or_loaded_when_the_setting_is_off(
 
 
 def test_recording_and_import_need_no_setting(
-    fake: FakeCudnn, on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeCudnn, on_disk: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ct.config, "plan_cache", False)
-    file = tmp_path / "plans.file"
     with ct.record_plans() as recorded:
         clip(x_of())
         ct.activation(x_of(7))
@@ -723,7 +705,7 @@ def test_rows_of_the_selftest_run_on_shapes(fake: FakeCudnn) -> None:
         assert all(got is None or got.shape == np.shape(want) for got, want in pairs), case
 
 
-def test_verification_needs_a_call_before_a_capture(fake: FakeCudnn, tmp_path: Path, host: Host) -> None:
+def test_verification_needs_a_call_before_a_capture(host: Host) -> None:
     from cudnn_ct.graph.stored import CheckedPlan
 
     class Capturing:
