@@ -145,6 +145,12 @@ def in_threads(count: int, work: Callable[[int], object], timeout: float = 120) 
             one.result(timeout)
 
 
+def in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Do work in another thread, which ends; return its result, or raise its exception."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work, *arguments).result()
+
+
 def own_stream(device: int = 0) -> Any:
     """Create a stream with cuda.core, which does not wait for the default stream."""
     where = driver.core().Device(device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from cudnn_ct.jax.calls import Call, call_of
 from cudnn_ct.jax.networks import ON_CPU
 from cudnn_ct.ops import _call, _replay
 from cudnn_ct.shapes.rnn import rnn_spec, rnn_weight_size
+from tests.mixed import in_thread
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -96,19 +96,8 @@ def test_threads_of_xla_share_one_context(fake: FakeCudnn, host: Host) -> None:
     arrays = values(X, W)
     of = call("conv", x=X, w=W)
     frames = [frame(of, host, host.new_stream(), [ct.asarray(a) for a in arrays]) for _ in range(3)]
-    failed: list[BaseException] = []
-
-    def work(one: Any) -> None:
-        try:
-            kernels.on_gpu(one)
-        except BaseException as error:
-            failed.append(error)
-
     for one in frames:
-        thread = threading.Thread(target=work, args=(one,))
-        thread.start()
-        thread.join()
-    assert not failed
+        in_thread(kernels.on_gpu, one)
     assert len(kernels._contexts) == 1
     for one in frames:
         np.testing.assert_array_equal(one.kept[1][0].numpy(), ct.reference.conv(*arrays))

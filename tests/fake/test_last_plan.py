@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from tests.mixed import in_thread
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -76,8 +76,7 @@ def test_last_plan_is_of_the_thread_and_of_calls_that_succeed(fake: FakeCudnn) -
         ct.softmax(x)
     found = ct.last_plan()
     assert "tanh" in found.problem
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(ct.last_plan).result() is None
+    assert in_thread(ct.last_plan) is None
 
 
 def test_last_plan_ignores_benchmarks_of_algorithms(fake: FakeCudnn) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from cudnn_ct.ops._call import execute
 from cudnn_ct.ops._operation import Operation, Select
 from cudnn_ct.ops._replay import REPEATS
 from cudnn_ct.plans.base import AlgoRequest, request
+from tests.mixed import in_thread
 
 from . import test_agreement
 from .conftest import forget
@@ -95,11 +95,7 @@ def test_deterministic_calls_stay_with_the_heuristic_choice(slow: FakeCudnn) -> 
 
 def test_threads_share_what_is_settled(slow: FakeCudnn) -> None:
     settle(slow)
-    seen: list[str] = []
-    thread = threading.Thread(target=lambda: seen.append(online(slow)))
-    thread.start()
-    thread.join()
-    assert seen == ["IMPLICIT_GEMM"]
+    assert in_thread(online, slow) == "IMPLICIT_GEMM"
 
 
 def test_another_process_begins_with_what_was_settled(slow: FakeCudnn, on_disk: Path) -> None:
@@ -271,11 +267,7 @@ def test_calls_are_usual_when_the_fastest_candidate_fails_later(fake: FakeCudnn,
     with pytest.warns(ct.CudnnWarning, match="near .* failed: it failed"):
         assert double() == "close"
     double.source.made.clear()
-    seen: list[str] = []
-    thread = threading.Thread(target=lambda: seen.append(double(3)))
-    thread.start()
-    thread.join()
-    assert seen == double.source.made == ["close"]
+    assert [in_thread(double, 3)] == double.source.made == ["close"]
 
 
 def test_nothing_is_stored_when_a_candidate_lacked_memory(fake: FakeCudnn, host: Host, on_disk: Path) -> None:

@@ -19,6 +19,7 @@ from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.ops import _replay
 from tests.both.replays import *  # noqa: F403
 from tests.both.replays import configured, values
+from tests.mixed import in_thread
 from tests.unit.cuda_driver import GLOBAL, CUresult
 
 from .cudnn import FakeCudnn
@@ -281,9 +282,7 @@ def test_each_stream_has_its_own_replays(host: Host) -> None:
 def test_each_thread_has_its_own_replays(host: Host) -> None:
     relu = Relu()
     relu()
-    other = threading.Thread(target=relu)
-    other.start()
-    other.join()
+    in_thread(relu)
     assert launches(host) == 0
     gc.collect()
     assert len(host.executables) == 1, "the replay of the thread is gone with the thread"

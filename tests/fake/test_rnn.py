@@ -7,7 +7,6 @@ import ctypes
 import gc
 import pickle
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +25,7 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import RNN_ALGOS, rnn_parameters, rnn_spec
 from tests.layers import compare
+from tests.mixed import in_thread
 from tests.rnn_cases import RNNCase, check_passes, check_weights, network, passes
 from tests.strategies import own, placing, shifted
 
@@ -50,11 +50,6 @@ def algos(fake: FakeCudnn) -> list[str]:
     """The algorithms of the forward passes so far."""
     found = [args[1] for name, args in fake.calls if name == FORWARD]
     return [RNN_ALGOS[fake._get(network, "network")["algo"]] for network in found]
-
-
-def in_thread(work: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
 
 
 # --- results ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from cudnn_ct import context
 from cudnn_ct.torch import guards, kernels, operators, prepared
 from tests.both.replays import configured
 from tests.fake.cudnn import FakeCudnn
+from tests.mixed import in_thread
 
 
 @pytest.fixture
@@ -115,9 +115,7 @@ def test_each_thread_learns(full: list[str]) -> None:
             torch.testing.assert_close(ctt.softmax(x), F.softmax(x, 1))
 
     for _ in range(2):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_thread(work)
     assert full == ["softmax", "softmax"]
 
 

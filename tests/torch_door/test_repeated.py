@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from cudnn_ct import _caches, array_shapes, context, testing
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.ops import _call, _prepared, _replay, activation
 from tests.fake.cudnn import FakeCudnn
+from tests.mixed import in_thread
 from tests.torch_door.test_read import _tensors_on_a_device  # noqa: F401
 
 
@@ -357,9 +357,7 @@ def test_context_of_a_thread_ends_with_it(slow: list[int]) -> None:
     gc.collect()
     gc.disable()
     try:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_thread(work)
         assert kept[0]() is None
     finally:
         gc.enable()

@@ -9,7 +9,6 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch.serving import _replaced
+from tests.mixed import in_thread
 
 
 @pytest.fixture
@@ -220,15 +220,14 @@ def test_classes_and_modes_find_torchs_functions() -> None:
         with Naming():
             assert called(x) == list(OWN.values())
         assert called(x)[0].shape == x.shape
-        with ThreadPoolExecutor(1) as pool:  # without a block
-            assert pool.submit(called, x.as_subclass(Named)).result() == list(OWN.values())
+        assert in_thread(called, x.as_subclass(Named)) == list(OWN.values())  # without a block
     assert not block.report().served
 
 
 def test_thread_without_a_block_has_torchs_functions_for_its_modes() -> None:
-    def in_thread() -> list[Any]:
+    def work() -> list[Any]:
         with Naming():
             return called(torch.randn(2, 4, 8, 8))
 
-    with ctt.enable(rebind=True), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(in_thread).result() == list(OWN.values())
+    with ctt.enable(rebind=True):
+        assert in_thread(work) == list(OWN.values())

@@ -24,6 +24,7 @@ import cudnn_ct as ct
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch import blocks, kernels, replaced, serving
 from tests.fake.cudnn import FakeCudnn
+from tests.mixed import in_thread
 
 
 class Block(nn.Module):
@@ -267,9 +268,7 @@ def test_a_block_ends_with_an_exception_and_belongs_to_its_thread(cpu: None) -> 
         raise KeyError
     torch.randn(2, 3).softmax(1)
     with ctt.enable() as other:
-        thread = threading.Thread(target=lambda: torch.randn(2, 3).softmax(1))
-        thread.start()
-        thread.join()
+        in_thread(lambda: torch.randn(2, 3).softmax(1))
     assert not block.report().served
     assert not other.report().served
 
@@ -509,9 +508,7 @@ def test_a_compiled_program_obeys_the_block_of_its_thread(cpu: None) -> None:
     compiled = torch.compile(lambda x: F.softmax(x, 1), backend=backend, fullgraph=True)
     with ctt.enable(rebind=True):
         compiled(x)
-        thread = threading.Thread(target=compiled, args=(x,))
-        thread.start()
-        thread.join()
+        in_thread(compiled, x)
         with ctt.enable(skip=["softmax"], rebind=True):
             compiled(x)
     for _ in range(12):  # more than torch's limit of compilations
