@@ -11,9 +11,32 @@ import torch.nn.functional as F  # noqa: N812
 
 import cudnn_ct.torch as ctt
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "Case", "Programs", "flat"]
 
 DOUBLE, SINGLE, HALF = torch.float64, torch.float32, torch.float16
+
+
+class Programs:
+    """A backend of torch.compile that runs programs as they are, and keeps the operators of each."""
+
+    def __init__(self) -> None:
+        torch._dynamo.reset()
+        self.operators: list[set[str]] = []
+
+    def __call__(self, graph: Any, operands: Any) -> Any:
+        self.operators.append({str(node.target) for node in graph.graph.nodes})
+        return graph
+
+    def have(self, operator: str) -> list[bool]:
+        """Return whether each program calls an operator."""
+        return [f"cudnn_ct.{operator}.default" in names for names in self.operators]
+
+
+def flat(found: Any) -> torch.Tensor:
+    """Return a result of a recurrent network as one tensor."""
+    y, states = found
+    data = y.data if isinstance(y, torch.nn.utils.rnn.PackedSequence) else y
+    return torch.cat([one.flatten() for one in (data, *(states if isinstance(states, tuple) else (states,)))])
 
 
 class Case(NamedTuple):

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import cudnn_ct.torch as ctt  # noqa: E402
 from cudnn_ct.torch import faster  # noqa: E402
 from tests.torch_cases import CASES, HALF, Case  # noqa: E402
+from tests.torch_cases import flat as _flat  # noqa: E402
 
 DOUBLE, SINGLE = torch.float64, torch.float32
 BOUND = {DOUBLE: 1e-8, SINGLE: 1e-4, HALF: 2e-2}  # of the largest exact value
@@ -262,13 +263,6 @@ NETWORKS = [
     ("LSTM", {}, HALF),
     ("RNN", {"nonlinearity": "relu"}, DOUBLE),
 ]
-
-
-def _flat(found: Any) -> Any:
-    """Return a result of a recurrent network as one tensor."""
-    y, states = found
-    data = y.data if isinstance(y, nn.utils.rnn.PackedSequence) else y
-    return torch.cat([one.flatten() for one in (data, *(states if isinstance(states, tuple) else (states,)))])
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])

@@ -17,6 +17,7 @@ import cudnn_ct.torch as ctt
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.torch import blocks, faster, kernels, serving
 from tests.fake.cudnn import FakeCudnn
+from tests.torch_cases import Programs
 
 X = torch.randn(2, 4, 8, 8)
 
@@ -259,21 +260,15 @@ def test_threads_do_not_let_a_group_rest_for_ever() -> None:
 
 
 def test_a_compiled_program_keeps_the_operators_of_a_group_that_rests(slow_x: None) -> None:
-    torch._dynamo.reset()
-    graphs: list[bool] = []
-
-    def backend(graph: Any, operands: Any) -> Any:
-        graphs.append("cudnn_ct.softmax.default" in {str(node.target) for node in graph.graph.nodes})
-        return graph
-
-    compiled = torch.compile(lambda x: F.softmax(x, 1) + 1, backend=backend, fullgraph=True)
+    programs = Programs()
+    compiled = torch.compile(lambda x: F.softmax(x, 1) + 1, backend=programs, fullgraph=True)
     block, expected = ctt.enable(rebind=True), F.softmax(Y, 1) + 1
     for number in range(3 * faster.BETWEEN):
         with torch.no_grad(), block:
             torch.testing.assert_close(compiled(Y), expected)
             for _ in range((faster.TIMED + faster.STREAK) * (number == 0)):
                 F.softmax(X, 1)
-    assert graphs == [True]
+    assert programs.have("softmax") == [True]
 
 
 def test_names_of_skipped_groups_are_not_bound() -> None:

@@ -12,6 +12,7 @@ from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.torch import nn as ours
 from cudnn_ct.torch import recurrent
 from tests.fake.cudnn import FakeCudnn
+from tests.torch_cases import flat
 
 DOUBLE = torch.float64
 CIRCULAR = {"padding": (1, 2), "padding_mode": "circular", "bias": False}
@@ -104,13 +105,6 @@ NETWORKS: list[tuple[Any, Any, dict[str, Any]]] = [
     (ours.GRU, nn.GRU, {"num_layers": 2, "dropout": 0.5}),
     (ours.RNN, nn.RNN, {"nonlinearity": "relu", "bidirectional": True}),
 ]
-
-
-def flat(found: Any) -> torch.Tensor:
-    """Return a result of a recurrent network as one tensor."""
-    y, states = found
-    data = y.data if isinstance(y, nn.utils.rnn.PackedSequence) else y
-    return torch.cat([one.flatten() for one in (data, *(states if isinstance(states, tuple) else (states,)))])
 
 
 @pytest.mark.parametrize(("mine", "theirs", "keywords"), NETWORKS, ids=lambda one: str(one))

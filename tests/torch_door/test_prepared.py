@@ -233,6 +233,13 @@ def test_a_known_call_records_what_its_operands_need(found: list[str], how: str)
             )
 
 
+@pytest.fixture(params=[True, False], ids=["guarded", "not guarded"])
+def guarded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's guards compare operands, or are missing."""
+    if not request.param:
+        monkeypatch.setattr(guards, "guard_of", lambda _: None)
+
+
 class _Subclass(torch.Tensor):
     pass
 
@@ -248,13 +255,8 @@ def test_a_subclass_of_tensors_is_not_a_known_operand(found: list[str]) -> None:
         ctt.pool(torch.randn(1, 2, 4, 4), torch.tensor(2))
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_tensors_of_other_types_are_not_known_operands(
-    full: list[str], monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
+def test_tensors_of_other_types_are_not_known_operands(full: list[str], guarded: None) -> None:
     """Torch's guards compare the types, but do not take a tensor twice, and may be missing."""
-    if not guarded:
-        monkeypatch.setattr(guards, "guard_of", lambda _: None)
     x = torch.randn(1, 1, 4, 8, dtype=torch.float16)
     for operands in ([x] * 3, [x, x.clone(), x.clone()]):
         ctt.attention(*operands)
@@ -277,12 +279,7 @@ def test_operands_that_are_no_tensors_are_rejected(full: list[str]) -> None:
         ctt.conv(x, w)
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_batches_of_gradients_go_through_the_dispatcher(
-    full: list[str], monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
-    if not guarded:
-        monkeypatch.setattr(guards, "guard_of", lambda _: None)
+def test_batches_of_gradients_go_through_the_dispatcher(full: list[str], guarded: None) -> None:
     x, dy = torch.randn(3, 5, requires_grad=True), torch.randn(4, 3, 5)
     for _ in range(2):
         (found,) = torch.autograd.grad(ctt.softmax(x), x, dy, is_grads_batched=True)
@@ -291,13 +288,8 @@ def test_batches_of_gradients_go_through_the_dispatcher(
         torch.autograd.grad(ctt.softmax(x), x, dy[0])
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_zeros_without_memory_go_through_the_dispatcher(
-    full: list[str], monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
+def test_zeros_without_memory_go_through_the_dispatcher(full: list[str], guarded: None) -> None:
     """Derivatives of torch have such tensors."""
-    if not guarded:
-        monkeypatch.setattr(guards, "guard_of", lambda _: None)
     x, zero = torch.randn(4, 33), torch._efficientzerotensor((4, 33))
     for _ in range(2):
         torch.testing.assert_close(ctt.softmax(x), F.softmax(x, 1))

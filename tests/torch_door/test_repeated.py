@@ -15,6 +15,7 @@ import cudnn_ct as ct
 from cudnn_ct import _caches, array_shapes, context, testing
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.ops import _call, _prepared, _replay, activation
+from tests.both.replays import configured
 from tests.fake.cudnn import FakeCudnn
 from tests.mixed import in_thread
 from tests.torch_door.test_read import _tensors_on_a_device  # noqa: F401
@@ -202,11 +203,8 @@ def test_settings_and_streams_of_a_call_are_compared(slow: list[int]) -> None:
     x = tensor(*SHAPE)
     learnt(x)
     slow.clear()
-    ct.config.deterministic = True
-    try:
+    with configured(deterministic=True):
         relu(x)
-    finally:
-        ct.config.deterministic = False
     assert len(slow) == 1
     relu(x)
     assert len(slow) == 1
@@ -324,12 +322,9 @@ def test_plan_repeats_its_calls_on_tensors(door: FakeCudnn, monkeypatch: pytest.
         plan(x[:1], w)
     with pytest.raises(ValueError, match="overlaps"):
         plan(x, w, out=x)
-    ct.config.deterministic = True
     seen.clear()
-    try:
+    with configured(deterministic=True):
         plan(x, w)
-    finally:
-        ct.config.deterministic = False
     assert seen
 
 

@@ -25,6 +25,8 @@ import cudnn_ct.torch as ctt
 from cudnn_ct.torch import blocks, kernels, replaced, serving
 from tests.fake.cudnn import FakeCudnn
 from tests.mixed import in_thread
+from tests.torch_cases import Programs
+from tests.torch_door.test_replaced import Named
 
 
 class Block(nn.Module):
@@ -183,16 +185,20 @@ def test_calls_left_to_torch_have_a_reason(cpu: None, call: Any, group: str, rea
     assert not block.report().served
 
 
-def test_a_call_that_cudnn_rejects_is_left_to_torch_and_not_tried_again(
-    cpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tries: list[int] = []
+@pytest.fixture
+def tries(cpu: None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The calls of softmax so far, each of which cuDNN rejects."""
+    made: list[int] = []
 
     def reject(*args: Any, **keywords: Any) -> None:
-        tries.append(1)
+        made.append(1)
         raise ctt.serving.NotSupportedError("no engine")
 
     monkeypatch.setattr("cudnn_ct.torch.rules.softmax", reject)
+    return made
+
+
+def test_a_call_that_cudnn_rejects_is_left_to_torch_and_not_tried_again(tries: list[int]) -> None:
     x = torch.randn(2, 3)
     expected = F.softmax(x, 1)
     with ctt.enable() as block:
@@ -214,15 +220,8 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_rejected_call_is_tried_again_with_other_settings(
-    cpu: None, monkeypatch: pytest.MonkeyPatch, name: str
+    tries: list[int], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    tries: list[int] = []
-
-    def reject(*args: Any, **keywords: Any) -> None:
-        tries.append(1)
-        raise ctt.serving.NotSupportedError("no engine")
-
-    monkeypatch.setattr("cudnn_ct.torch.rules.softmax", reject)
     x = torch.randn(2, 3)
     with ctt.enable(), torch.enable_grad():
         F.softmax(x, 1)
@@ -287,20 +286,12 @@ def test_a_decorated_function_is_served_each_time(cpu: None) -> None:
 
 
 def test_a_model_compiled_in_a_block_has_the_operators(cpu: None) -> None:
-    torch._dynamo.reset()
-    graphs: list[Any] = []
-
-    def backend(graph: Any, operands: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
+    programs = Programs()
     model, x = Block().to("meta"), torch.empty(2, 3, 8, 8, device="meta")
     with ctt.enable():
-        torch.compile(model, backend=backend, fullgraph=True)(x)
-    called = {
-        str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"
-    }
-    assert {"cudnn_ct.conv.default", "cudnn_ct.batch_norm_training.default"} <= called
+        torch.compile(model, backend=programs, fullgraph=True)(x)
+    assert any(programs.have("conv"))
+    assert any(programs.have("batch_norm_training"))
 
 
 def test_operations_are_counted_as_without_a_block(serves: Any) -> None:
@@ -370,20 +361,13 @@ def test_skip_rejects_unknown_groups() -> None:
 
 
 def test_a_model_compiled_before_is_compiled_again_in_a_block(cpu: None) -> None:
-    torch._dynamo.reset()
-    graphs: list[Any] = []
-
-    def backend(graph: Any, operands: Any) -> Any:
-        graphs.append({str(node.target) for node in graph.graph.nodes})
-        return graph
-
-    x = torch.empty(2, 3, 8, 8, device="meta")
-    compiled = torch.compile(lambda x: F.softmax(x, 1), backend=backend, fullgraph=True)
+    programs, x = Programs(), torch.empty(2, 3, 8, 8, device="meta")
+    compiled = torch.compile(lambda x: F.softmax(x, 1), backend=programs, fullgraph=True)
     compiled(x)
     with ctt.enable():
         compiled(x)
     compiled(x)
-    assert ["cudnn_ct.softmax.default" in graph for graph in graphs] == [False, True]
+    assert programs.have("softmax") == [False, True]
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by make_dual
@@ -497,15 +481,8 @@ def test_methods_of_tensors_are_left_to_torch_in_compiled_programs(cpu: None) ->
 
 
 def test_a_compiled_program_obeys_the_block_of_its_thread(cpu: None) -> None:
-    torch._dynamo.reset()
-    graphs: list[bool] = []
-
-    def backend(graph: Any, operands: Any) -> Any:
-        graphs.append("cudnn_ct.softmax.default" in {str(node.target) for node in graph.graph.nodes})
-        return graph
-
-    x = torch.empty(2, 3, device="meta")
-    compiled = torch.compile(lambda x: F.softmax(x, 1), backend=backend, fullgraph=True)
+    programs, x = Programs(), torch.empty(2, 3, device="meta")
+    compiled = torch.compile(lambda x: F.softmax(x, 1), backend=programs, fullgraph=True)
     with ctt.enable(rebind=True):
         compiled(x)
         in_thread(compiled, x)
@@ -515,9 +492,10 @@ def test_a_compiled_program_obeys_the_block_of_its_thread(cpu: None) -> None:
         with ctt.enable(rebind=True):
             compiled(x)
         compiled(x)
-    assert graphs[0]
-    assert not any(graphs[1:])
-    assert len(graphs) <= 4
+    first, *later = programs.have("softmax")
+    assert first
+    assert not any(later)
+    assert len(later) <= 3
 
 
 def test_batch_norms_of_half_precision_are_served_in_inference(cpu: None, door: FakeCudnn) -> None:
@@ -644,19 +622,6 @@ def test_running_statistics_without_an_axis_of_samples_are_rejected_under_vmap(c
     mean, var, x = torch.zeros(4), torch.ones(4), torch.randn(3, 2, 4, 5)
     with pytest.raises(ValueError, match=r"not running_(mean|var), which is updated in place"):
         torch.func.vmap(lambda x: ctt.batch_norm(x, mean, var, torch.ones(4), torch.ones(4), True))(x)
-
-
-OWN = {F.softmax: "softmax of Named"}  # names are bound to other functions in a block
-
-
-class Named(torch.Tensor):
-    """A tensor with a softmax of its own."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in OWN:
-            return OWN[func]
-        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,7 @@ def test_a_call_that_needs_more_than_before_gets_it(door: FakeCudnn, lent: list[
             door.workspaces = dict.fromkeys(door.workspaces, nbytes)
             testing.reset()
             ctt.conv(x, w)
-    assert [nbytes for nbytes, _ in lent] == [
-        *(0, 0, BYTES, BYTES, 5 * BYTES, 5 * BYTES, BYTES),
-    ]
+    assert [nbytes for nbytes, _ in lent] == [0, 0, BYTES, BYTES, 5 * BYTES, 5 * BYTES, BYTES]
 
 
 def test_a_call_without_workspace_gets_none(lent: list[Any]) -> None:
