@@ -53,6 +53,11 @@ def expected(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0) * x
 
 
+def check(f: ct.BuiltGraph[Any]) -> None:
+    """Call a graph, and compare its result."""
+    np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+
+
 def certificate(f: ct.BuiltGraph[Any]) -> str:
     """Return the line about the certificate in the description of a graph."""
     lines = [line.strip() for line in f.describe().splitlines()]
@@ -63,15 +68,13 @@ def certificate(f: ct.BuiltGraph[Any]) -> str:
 def test_first_result_is_right_when_the_first_engine_is_wrong(fake: FakeCudnn) -> None:
     fake.wrong_engines = frozenset({0})
     f = built()
-    with pytest.warns(
-        CudnnWarning, match="engine 0 of cuDNN computes a wrong result for a graph of relu_fwd"
-    ):
-        y = f(ct.asarray(X))
-    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
+    message = "engine 0 of cuDNN computes a wrong result for a graph of relu_fwd"
+    with pytest.warns(CudnnWarning, match=message):
+        check(f)
     assert "rejected: graph engine 0" in f.describe()
     assert certificate(f) == "certified: agrees with node by node"
     fake.executed.clear()
-    np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    check(f)
     assert fake.executed == [7]
 
 
@@ -79,8 +82,7 @@ def test_first_engine_is_kept_when_the_second_one_is_wrong(fake: FakeCudnn) -> N
     fake.wrong_engines = frozenset({7})
     f = built()
     with pytest.warns(CudnnWarning, match="engine 7 of cuDNN computes a wrong result"):
-        y = f(ct.asarray(X))
-    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
+        check(f)
     assert f.candidate.algorithm == "engine 0"
 
 
@@ -93,8 +95,7 @@ def test_graph_is_computed_node_by_node_when_all_engines_are_wrong(
     if second is not None:  # engines that agree are believed, so these must differ
         fake.errors = {0: 1.0, 7: 2.0}
     with pytest.warns(CudnnWarning, match=r"engine \d of cuDNN computes a wrong result"):
-        y = f(ct.asarray(X))
-    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
+        check(f)
     assert "computed node by node" in f.describe()
     np.testing.assert_allclose(f(ct.asarray(2 * X)).numpy(), expected(2 * X), rtol=1e-6)
 
@@ -103,7 +104,7 @@ def test_winner_is_measured_when_results_must_be_deterministic(fake: FakeCudnn) 
     fake.wrong_engines = frozenset({0})
     f = built(deterministic=True)
     with pytest.warns(CudnnWarning, match="engine 0 of cuDNN computes a wrong result"):
-        np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+        check(f)
     assert fake.executed.count(7) > certificates.RUNS
 
 
@@ -120,21 +121,20 @@ def test_same_engine_with_other_knobs_is_no_second_opinion(
 
     monkeypatch.setattr(CandidateSet, "viable", with_other_knobs)
     with pytest.warns(CudnnWarning, match="engine 0 of cuDNN computes a wrong result"):
-        y = built()(ct.asarray(X))
-    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
+        check(built())
 
 
 def test_warm_calls_run_one_engine_once(fake: FakeCudnn) -> None:
     f = built()
-    f(ct.asarray(X))
+    check(f)
     assert certificate(f) == "certified: agrees with engine 7"
     fake.executed.clear()
-    f(ct.asarray(X))
+    check(f)
     assert fake.executed == [0]
 
 
 def test_certificate_serves_other_graphs_of_the_structure(fake: FakeCudnn) -> None:
-    built()(ct.asarray(X))
+    check(built())
     fake.executed.clear()
     f = built((2, 3, 9))  # 54 elements: even, and of the same magnitude as 30
     f(ct.asarray(np.ones((2, 3, 9), np.float32)))
@@ -145,11 +145,11 @@ def test_certificate_serves_other_graphs_of_the_structure(fake: FakeCudnn) -> No
 def test_wrong_engine_is_rejected_by_a_second_process(fake: FakeCudnn, on_disk: Path) -> None:
     fake.wrong_engines = frozenset({0})
     with pytest.warns(CudnnWarning, match="wrong result"):
-        built()(ct.asarray(X))
+        check(built())
     testing.reset()
     fake.executed.clear()
     f = built()
-    np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    check(f)
     assert fake.executed == [7]
     assert "rejected: graph engine 0" in f.describe()
 
@@ -158,32 +158,32 @@ def test_certificates_travel_with_exported_plans(
     fake: FakeCudnn, on_disk: Path, tmp_path: Path, imported: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ct.config, "plan_cache", True)
-    built()(ct.asarray(X))
+    check(built())
     ct.export_plans(tmp_path / "plans")
     testing.reset()
     folder_store().clear()
     assert certificates.find("anything") is None
     ct.import_plans(tmp_path / "plans")
     fake.executed.clear()
-    built()(ct.asarray(X))
+    check(built())
     assert fake.executed == [0]
 
 
 def test_damaged_certificate_is_ignored_with_one_warning(fake: FakeCudnn, on_disk: Path) -> None:
-    built()(ct.asarray(X))
+    check(built())
     (file,) = (on_disk / "plans").glob("*.plan_1")
     file.write_bytes(file.read_bytes()[:-3] + b"}}}")
     testing.reset()
     fake.executed.clear()
     with pytest.warns(CudnnWarning, match="ignored: the hash does not match"):
-        built()(ct.asarray(X))
+        check(built())
     assert len(fake.executed) == 3  # compared again
 
 
 def test_comparison_is_skipped_without_free_memory(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_info", lambda device: (10, 10))
     f = built()
-    np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    check(f)
     assert certificate(f).startswith("not certified: a comparison needs")
 
 
@@ -192,14 +192,14 @@ def test_comparison_is_skipped_when_the_time_is_over(
 ) -> None:
     monkeypatch.setattr(ct.config, "certify_seconds", 0)
     f = built()
-    f(ct.asarray(X))
+    check(f)
     assert certificate(f) == "not certified: no second opinion within 0 s"
 
 
 def test_setting_off_runs_the_engine_alone(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ct.config, "certify", "off")
     f = built()
-    f(ct.asarray(X))
+    check(f)
     assert fake.executed == [0]
     assert certificate(f) == ""
 
@@ -207,10 +207,10 @@ def test_setting_off_runs_the_engine_alone(fake: FakeCudnn, monkeypatch: pytest.
 def test_named_engine_is_not_compared_unless_all_are(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built(algo="engine 0")(ct.asarray(X))
+    check(built(algo="engine 0"))
     assert fake.executed == [0]
     monkeypatch.setattr(ct.config, "certify", "all")
-    built(algo="engine 0")(ct.asarray(X))
+    check(built(algo="engine 0"))
     assert len(fake.executed) == 4
 
 
@@ -220,11 +220,11 @@ def test_first_result_of_online_calls_is_compared(
 ) -> None:
     monkeypatch.setattr(ct.config, "certify", which)
     f = built(algo="online")
-    np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    check(f)
     assert fake.executed == [0, 7, 0]
     assert "agrees with engine 7" in certificate(f)
     for _ in range(4):
-        np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+        check(f)
     assert "settled" in f.describe()
 
 
@@ -250,7 +250,7 @@ def test_threads_compare_once(fake: FakeCudnn) -> None:
     f = built()
 
     def call(_: int) -> None:
-        np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+        check(f)
 
     in_threads(4, call)
     assert fake.executed.count(7) == 1
@@ -309,7 +309,7 @@ def test_undecided_difference_is_reported(fake: FakeCudnn, monkeypatch: pytest.M
     fake.wrong_engines = frozenset({7})
     f = built()
     with pytest.warns(CudnnWarning, match="engine 0 and engine 7 of cuDNN compute different results"):
-        f(ct.asarray(X))
+        check(f)
     assert certificate(f).startswith("not certified: its result differs from that of engine 7")
 
 
@@ -317,7 +317,7 @@ def test_report_lists_wrong_engines(fake: FakeCudnn, on_disk: Path) -> None:
     fake.wrong_engines = frozenset({0})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        built()(ct.asarray(X))
+        check(built())
     (row,) = certificates.wrong_engines()
     assert row["engine"] == "engine 0"
     assert row["graph"]["nodes"]
@@ -331,7 +331,7 @@ def test_report_command_writes_wrong_engines(fake: FakeCudnn, on_disk: Path, tmp
     assert not path.exists()
     fake.wrong_engines = frozenset({0})
     with pytest.warns(CudnnWarning, match="wrong result"):
-        built()(ct.asarray(X))
+        check(built())
     done = CliRunner().invoke(command, [str(path)])
     assert done.exit_code == 0
     assert "1 written to" in done.output
@@ -341,28 +341,28 @@ def test_report_command_writes_wrong_engines(fake: FakeCudnn, on_disk: Path, tmp
 
 
 def test_a_certificate_of_another_cuda_is_not_used(monkeypatch: pytest.MonkeyPatch, on_disk: Path) -> None:
-    built()(ct.asarray(X))
+    check(built())
     testing.reset()
     monkeypatch.setattr(_lib.load(), "build", "cuDNN 9.19.0 for CUDA 12")
-    built()(ct.asarray(X))
+    check(built())
     keys = [entry.key.split(" | ") for entry in folder_store().entries()]
     builds = [build for kind, build, *_ in keys if kind == certificates.PREFIX]
     assert sorted(builds) == ["cuDNN 9.19.0 for CUDA 12", "cuDNN 9.19.0 for CUDA 13"]
 
 
 def test_a_shipped_certificate_saves_the_comparison(monkeypatch: pytest.MonkeyPatch, on_disk: Path) -> None:
-    built()(ct.asarray(X))
+    check(built())
     (key,) = [key for key, found in certificates._known.items() if found.verdict == "right"]
     monkeypatch.setattr(certificates, "_shipped", lambda: {certificates.digest(key)})
     folder_store().clear()
     testing.reset()
     f = built()
-    f(ct.asarray(X))
+    check(f)
     assert certificate(f) == "certified: it agreed when it was tested for this package"
     monkeypatch.setattr(certificates, "_shipped", set)
     testing.reset()
     f = built()
-    f(ct.asarray(X))
+    check(f)
     assert certificate(f).startswith("certified: agrees with ")
 
 

@@ -31,8 +31,6 @@ from .test_conv import images
 from .test_graph_source import clip
 
 X = (2, 3, 4, 4)
-Compiled = list[tuple[int, int]]
-"""The thread and the handle of each engine that was compiled."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,24 +40,42 @@ def _two_engines(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(4))
 
 
-def watch(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, also: Callable[[], object]) -> Compiled:
-    """List what is compiled, with something that is done at each time."""
-    found: Compiled = []
+class Watched(list[tuple[int, int]]):
+    """The thread and the handle of each engine that was compiled."""
 
-    def compiles(plan: dict[str, list[Any]]) -> bool:
-        found.append((threading.get_ident(), plan["EXECUTION_PLAN_HANDLE"][0]))
-        also()
+    def __init__(self) -> None:
+        super().__init__()
+        self.also: Callable[[], object] = lambda: None  # done at each time
+
+    def compiles(self, plan: dict[str, list[Any]]) -> bool:
+        self.append((threading.get_ident(), plan["EXECUTION_PLAN_HANDLE"][0]))
+        self.also()
         return True
 
-    monkeypatch.setattr(fake, "_compiles", compiles)
-    return found
+    def fail_first(self, error: Exception) -> None:
+        """Let the compilation of the first engine fail."""
+        errors = [error]
+
+        def fail() -> None:
+            if errors:
+                raise errors.pop()
+
+        self.also = fail
+
+    def in_this_thread(self) -> bool:
+        return {thread for thread, _ in self} == {threading.get_ident()}
 
 
-def test_engines_are_compiled_once_and_at_the_same_time(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def compiled(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    watched = Watched()
+    monkeypatch.setattr(fake, "_compiles", watched.compiles)
+    return watched
+
+
+def test_engines_are_compiled_once_and_at_the_same_time(compiled: Watched) -> None:
     both = threading.Barrier(2)
-    compiled = watch(fake, monkeypatch, lambda: both.wait(20))  # raises after so many seconds
+    compiled.also = lambda: both.wait(20)  # raises after so many seconds
     x = images(*X)
     clip(x, "autotune")
     assert len(compiled) == len(set(compiled)) == len({handle for _, handle in compiled}) == 2
@@ -70,24 +86,17 @@ def test_engines_are_compiled_once_and_at_the_same_time(
     assert {handle for _, handle in compiled} == handles  # they are used again
 
 
-def test_one_core_compiles_one_engine_after_another(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_core_compiles_one_engine_after_another(
+    compiled: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1))
-    compiled = watch(fake, monkeypatch, lambda: None)
     clip(images(*X), "autotune")
     assert len(compiled) == 2
-    assert {thread for thread, _ in compiled} == {threading.get_ident()}
+    assert compiled.in_this_thread()
 
 
-def test_engine_that_rejects_the_graph_is_compiled_once(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    number = iter(range(100))
-
-    def fail_first() -> None:
-        if next(number) == 0:
-            raise NotSupportedError("the compiler failed")
-
-    compiled = watch(fake, monkeypatch, fail_first)
+def test_engine_that_rejects_the_graph_is_compiled_once(compiled: Watched) -> None:
+    compiled.fail_first(NotSupportedError("the compiler failed"))
     clip(images(*X), "autotune")
     assert len(compiled) == 2
     assert "cannot compute this" in ct.last_plan().describe()
@@ -95,28 +104,17 @@ def test_engine_that_rejects_the_graph_is_compiled_once(
 
 
 @pytest.mark.parametrize("kind", [AllocationError, InternalError])
-def test_transient_failure_in_a_thread_is_not_kept(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, kind: type[ct.CudnnError]
-) -> None:
-    number = iter(range(100))
-
-    def lack_first() -> None:
-        if next(number) == 0:
-            raise kind("no memory")
-
-    compiled = watch(fake, monkeypatch, lack_first)
+def test_transient_failure_in_a_thread_is_not_kept(compiled: Watched, kind: type[ct.CudnnError]) -> None:
+    compiled.fail_first(kind("no memory"))
     clip(images(*X), "autotune")
     assert len(compiled) == 3  # two in threads, and that one again
     assert "no memory" not in ct.last_plan().describe()
 
 
-def test_nothing_is_compiled_ahead_while_plans_are_recorded(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled = watch(fake, monkeypatch, lambda: None)
+def test_nothing_is_compiled_ahead_while_plans_are_recorded(compiled: Watched) -> None:
     with ct.record_plans():
         clip(images(*X), "autotune")
-    assert {thread for thread, _ in compiled} == {threading.get_ident()}
+    assert compiled.in_this_thread()
 
 
 def test_other_plans_are_made_when_one_raises() -> None:
@@ -194,27 +192,26 @@ def test_plan_of_the_first_engine_is_compiled_once(fake: FakeCudnn) -> None:
 
 
 def test_candidates_are_timed_when_no_further_handle_can_be_created(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+    compiled: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lack(_: int) -> None:
         raise NotInitializedError("no memory for a handle")
 
-    compiled = watch(fake, monkeypatch, lambda: None)
     monkeypatch.setattr(candidates, "Context", lack)
     clip(images(*X), "autotune")
-    assert {thread for thread, _ in compiled} == {threading.get_ident()}
+    assert compiled.in_this_thread()
 
 
 def test_call_compiles_all_engines_when_no_thread_can_be_started(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+    compiled: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    compiled = watch(fake, monkeypatch, lambda: None)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     clip(images(*X), "autotune")
-    assert [thread for thread, _ in compiled] == [threading.get_ident()] * 2
+    assert len(compiled) == 2
+    assert compiled.in_this_thread()
     assert len(context.of_device(0).helpers) == 1
 
 
@@ -265,10 +262,8 @@ def test_handles_of_threads_work_on_the_stream_of_the_call(fake: FakeCudnn) -> N
     assert [one.stream for one in context.of_device(0).helpers] == [stream]
 
 
-def test_trial_between_calls_compiles_the_new_engine_alone(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled, x = watch(fake, monkeypatch, lambda: None), images(*X)
+def test_trial_between_calls_compiles_the_new_engine_alone(compiled: Watched) -> None:
+    x = images(*X)
     for count in (1, 2):
         clip(x, "online")
         assert len(compiled) == count
@@ -283,7 +278,7 @@ def test_handles_of_threads_leave_captures_valid(fake: FakeCudnn, only_engines: 
 
 
 def test_call_in_a_thread_that_waits_for_the_benchmark_ends(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+    compiled: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A finalizer, which may run in any thread, may make it."""
     monkeypatch.setattr(candidates, "PATIENCE", 0.1)
@@ -297,7 +292,7 @@ def test_call_in_a_thread_that_waits_for_the_benchmark_ends(
             others.append(threading.current_thread())
             clip(images(2, *X[1:]), "autotune")
 
-    watch(fake, monkeypatch, call)
+    compiled.also = call
     clip(images(*X), "autotune")
     assert context.of_device(0).helpers == []  # that thread still uses the handle
     others[0].join(20)
