@@ -31,11 +31,12 @@ from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
 
-from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .test_algorithms import on_disk
 from .test_conv import images
 from .test_selection import Doubling
+
+pytestmark = pytest.mark.usefixtures("fake")
 
 __all__ = ["on_disk"]  # a fixture, known here by its import
 
@@ -101,9 +102,7 @@ def autotuned(host: Host, names: tuple[str, ...], x: Any = None, **arguments: An
 
 
 @pytest.mark.parametrize("error", ["wrong", "nothing", "adds", "half"])
-def test_fastest_candidate_is_rejected_when_its_result_differs(
-    fake: FakeCudnn, host: Host, error: str
-) -> None:
+def test_fastest_candidate_is_rejected_when_its_result_differs(host: Host, error: str) -> None:
     x = images(4, 3)
     y, chosen, description = autotuned(host, ("right", error), x)
     assert chosen == "right"
@@ -112,7 +111,7 @@ def test_fastest_candidate_is_rejected_when_its_result_differs(
     assert "its result differs from that of graph right" in description
 
 
-def test_candidate_within_the_tolerance_is_selected(fake: FakeCudnn, host: Host) -> None:
+def test_candidate_within_the_tolerance_is_selected(host: Host) -> None:
     assert autotuned(host, ("right", "close"))[1] == "close"
 
 
@@ -128,14 +127,12 @@ def test_candidate_within_the_tolerance_is_selected(fake: FakeCudnn, host: Host)
         (("right",), "right"),
     ],
 )
-def test_most_engines_have_the_right_result(
-    fake: FakeCudnn, host: Host, names: tuple[str, ...], chosen: str
-) -> None:
+def test_most_engines_have_the_right_result(host: Host, names: tuple[str, ...], chosen: str) -> None:
     assert autotuned(host, names)[1] == chosen
 
 
 @pytest.mark.parametrize("beta", [0.0, 3.0])
-def test_results_are_compared_when_out_has_gaps(fake: FakeCudnn, host: Host, beta: float) -> None:
+def test_results_are_compared_when_out_has_gaps(host: Host, beta: float) -> None:
     x = images(4, 3)
     memory = np.full((4, 6), 5, np.float32)
     out = ForeignArray(host, memory[:, ::2])
@@ -146,15 +143,13 @@ def test_results_are_compared_when_out_has_gaps(fake: FakeCudnn, host: Host, bet
     np.testing.assert_array_equal(out.numpy()[:, 1::2], np.full((4, 3), 5))
 
 
-def test_samples_of_a_large_result_are_compared(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_of_a_large_result_are_compared(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "SAMPLE", 64)
     assert autotuned(host, ("right", "half"), images(64, 100))[1] == "right"
 
 
 def test_results_are_not_compared_when_memory_for_them_lacks(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_memory(*_: Any) -> None:
         raise AllocationError("no memory is left")
@@ -164,7 +159,7 @@ def test_results_are_not_compared_when_memory_for_them_lacks(
     assert autotuned(host, ("right", "wrong"), x, out=images(4, 3))[1] == "wrong"
 
 
-def test_choice_is_not_stored_when_results_differ(fake: FakeCudnn, host: Host, on_disk: Path) -> None:
+def test_choice_is_not_stored_when_results_differ(host: Host, on_disk: Path) -> None:
     """Other operands may have results that agree."""
     assert autotuned(host, ("right", "half"))[1] == "right"
     assert store().export() == {}
@@ -173,7 +168,7 @@ def test_choice_is_not_stored_when_results_differ(fake: FakeCudnn, host: Host, o
 
 
 def test_candidates_are_timed_without_scratch_memory_when_it_takes_that_of_workspaces(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, given = Plan.run, []
 
@@ -209,7 +204,7 @@ def test_random_problem_is_not_compared() -> None:
     assert not agreement.comparable(Random(spec, spec))
 
 
-def test_candidate_that_fails_in_the_comparison_is_rejected(fake: FakeCudnn, host: Host) -> None:
+def test_candidate_that_fails_in_the_comparison_is_rejected() -> None:
     def fail() -> None:
         raise NotSupportedError("the address is not aligned")
 

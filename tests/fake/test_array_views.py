@@ -23,6 +23,8 @@ from tests.both.views import equal, numbers
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 HOME, OTHER = 0x100, 0x200  # streams
 
 
@@ -31,9 +33,7 @@ CONVERSIONS = [("float32", "float16"), ("bfloat16", "float32"), ("float16", "bfl
 
 @pytest.mark.parametrize(("before", "after"), [*CONVERSIONS, *zip(DTYPES, DTYPES, strict=True)])
 @pytest.mark.parametrize("key", [np.s_[:, ::2], np.s_[:, :, 1:, ::2], np.s_[..., 3]])
-def test_copies_and_conversions_stay_on_the_device(
-    fake: FakeCudnn, host: Host, before: str, after: str, key: Any
-) -> None:
+def test_copies_and_conversions_stay_on_the_device(host: Host, before: str, after: str, key: Any) -> None:
     x = ct.asarray(numbers(before))
     host.calls.clear()
     converted, last = x[key].astype(after), ct.asarray(x, after, layout="nhwc")
@@ -45,7 +45,7 @@ def test_copies_and_conversions_stay_on_the_device(
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_copy_of_a_view_is_made_in_slices_when_a_stride_exceeds_a_c_int(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, dtype: str
+    host: Host, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     view = ct.asarray(numbers(dtype))[:, 1:]
     for module in (specs, axes):
@@ -58,7 +58,7 @@ def test_copy_of_a_view_is_made_in_slices_when_a_stride_exceeds_a_c_int(
 
 @pytest.mark.parametrize("strides", [(0, 0, 0, 0), (0, 15, 5, 1), (60, 15, 0, -1)], ids=str)
 def test_operand_with_strides_of_0_or_below_is_copied_in_a_capture(
-    fake: FakeCudnn, host: Host, strides: tuple[int, ...]
+    host: Host, strides: tuple[int, ...]
 ) -> None:
     run, x = Stream(0x77, 0), ct.asarray(numbers())
     view = x.view_as(TensorSpec(numbers().shape, strides, "float32"), 4 if -1 in strides else 0)
@@ -80,7 +80,7 @@ def test_operand_with_strides_of_0_or_below_is_copied_in_a_capture(
     np.testing.assert_array_equal(out.numpy(), 3)
 
 
-def test_copies_of_operands_are_repeated_by_replays(fake: FakeCudnn, host: Host) -> None:
+def test_copies_of_operands_are_repeated_by_replays() -> None:
     x, out = ct.asarray(numbers()), ct.empty(numbers().shape)
     for value in range(20):
         x.fill(value)
@@ -89,7 +89,7 @@ def test_copies_of_operands_are_repeated_by_replays(fake: FakeCudnn, host: Host)
 
 
 def test_copies_of_operands_stay_when_the_workspace_needs_their_memory(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call releases the thread's idle memory, of which its own copies are no part."""
     values = numbers()[:, :, :, :3].copy()
@@ -110,7 +110,7 @@ def test_copies_of_operands_stay_when_the_workspace_needs_their_memory(
     assert failed
 
 
-def test_copy_to_the_host_leaves_a_capture_valid(fake: FakeCudnn, host: Host) -> None:
+def test_copy_to_the_host_leaves_a_capture_valid(host: Host) -> None:
     x = ct.full((2, 3), 1, stream=(run := Stream(0x77, 0)))
     capture = host.capturing.add(0x77)
     for copy in (x.numpy, lambda: x.astype("int32", stream=run)):
@@ -150,7 +150,7 @@ class Place:
         return self.value
 
 
-def test_views_of_requests_that_equal_earlier_ones_are_made_or_rejected_as_those_of_numpy(host: Host) -> None:
+def test_views_of_requests_that_equal_earlier_ones_are_made_or_rejected_as_those_of_numpy() -> None:
     x, place = ct.asarray(numbers()), Place()
     for first in (0, 1):
         place.value = first
@@ -169,7 +169,7 @@ def test_views_of_requests_that_equal_earlier_ones_are_made_or_rejected_as_those
         x.transpose(0, 1.0, 2, 3)
 
 
-def test_views_that_are_gone_are_forgotten(fake: FakeCudnn, host: Host) -> None:
+def test_views_that_are_gone_are_forgotten() -> None:
     x = ct.asarray(numbers())
     kept = [x[0] for _ in range(20)]
     for _ in range(500):
@@ -179,9 +179,7 @@ def test_views_that_are_gone_are_forgotten(fake: FakeCudnn, host: Host) -> None:
     assert {view.writer.handle for view in kept} == {OTHER}
 
 
-def test_view_that_a_signal_handler_makes_is_kept_while_others_are_forgotten(
-    fake: FakeCudnn, host: Host
-) -> None:
+def test_view_that_a_signal_handler_makes_is_kept_while_others_are_forgotten() -> None:
     class Interrupted(ref[Any]):
         def __call__(self) -> Any:
             if not made:
@@ -225,7 +223,7 @@ def add(x: ct.DeviceArray, stream: int) -> None:
 @pytest.mark.parametrize("write", [add, lambda x, stream: x.fill(6, stream=stream)], ids=["add", "fill"])
 @pytest.mark.parametrize("read", [identity, lambda x, stream: x.copy(stream=stream)], ids=["call", "copy"])
 def test_reads_and_writes_on_two_streams_wait_for_each_other_when_they_share_memory(
-    fake: FakeCudnn, host: Host, views: str, write: Any, read: Any
+    host: Host, views: str, write: Any, read: Any
 ) -> None:
     base = ct.full((2, 8), 1.0, stream=HOME)
     both = {"base": base, "view": base[1:]}
@@ -243,7 +241,7 @@ def test_reads_and_writes_on_two_streams_wait_for_each_other_when_they_share_mem
     assert waits(host, OTHER, HOME)
 
 
-def test_memory_is_freed_after_the_use_of_a_view_on_another_stream(fake: FakeCudnn, host: Host) -> None:
+def test_memory_is_freed_after_the_use_of_a_view_on_another_stream(host: Host) -> None:
     base = ct.full((2, 8), 1.0, stream=HOME)
     kept = ct.activation(base[1:], mode="identity", stream=OTHER)
     host.log.clear()
@@ -254,7 +252,7 @@ def test_memory_is_freed_after_the_use_of_a_view_on_another_stream(fake: FakeCud
     del kept
 
 
-def test_packed_takes_the_name_of_a_dtype(host: Host) -> None:
+def test_packed_takes_the_name_of_a_dtype() -> None:
     x = ct.asarray(np.arange(12, dtype="float32").reshape(1, 2, 3, 2))
     y = x.packed("NHWC", dtype="int8")  # type: ignore[arg-type]
     assert (y.layout, y.numpy().tolist()) == ("nhwc", x.numpy().tolist())

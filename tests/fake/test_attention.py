@@ -250,7 +250,7 @@ def test_built_graph_of_attention_takes_a_page_table_for_each_of_k_and_v() -> No
 
 
 @pytest.mark.parametrize("masked", [{"causal": "bottom_right"}, {"causal": "bottom_right", "window": (0, 0)}])
-def test_packed_sequences_with_queries_without_keys_are_rejected(fake: FakeCudnn, masked: Any) -> None:
+def test_packed_sequences_with_queries_without_keys_are_rejected(masked: Any) -> None:
     q, k = ct.zeros((5, 2, 64), "float16"), ct.zeros((2, 2, 64), "float16")
     with pytest.raises(ValueError, match="sequence 0 has queries without keys: got 5 queries and 2 keys"):
         ct.attention(q, k, k, offsets_q=[0, 5], offsets_kv=[0, 2], **masked)
@@ -258,7 +258,7 @@ def test_packed_sequences_with_queries_without_keys_are_rejected(fake: FakeCudnn
 
 
 @pytest.mark.parametrize("lengths", [{}, {"lengths_q": [5]}])
-def test_pages_with_queries_without_keys_are_rejected(fake: FakeCudnn, lengths: Any) -> None:
+def test_pages_with_queries_without_keys_are_rejected(lengths: Any) -> None:
     q, pages = ct.zeros((1, 2, 5, 64), "float16"), ct.zeros((2, 2, 16, 64), "float16")
     table = ct.asarray(np.array([[0, 1]], np.int32))
     with pytest.raises(ValueError, match="sequence 0 has queries without keys: got 5 queries and 2 keys"):
@@ -266,7 +266,7 @@ def test_pages_with_queries_without_keys_are_rejected(fake: FakeCudnn, lengths: 
 
 
 @pytest.mark.parametrize("lengths", [{}, {"lengths_q": [5]}])
-def test_pages_with_queries_that_a_window_leaves_no_keys_have_zeros(fake: FakeCudnn, lengths: Any) -> None:
+def test_pages_with_queries_that_a_window_leaves_no_keys_have_zeros(lengths: Any) -> None:
     q, pages = ct.full((1, 2, 5, 64), 1, "float16"), ct.full((2, 2, 16, 64), 3, "float16")
     table = ct.asarray(np.array([[0, 1]], np.int32))
     arguments: dict[str, Any] = {"lengths_kv": [2], "window": (1, 0), **lengths}
@@ -320,9 +320,7 @@ def test_packed_sequences_with_gaps_equal_those_without(on_device: bool) -> None
             np.testing.assert_allclose(sparse, right, atol=4e-3)
 
 
-def test_lengths_that_a_plan_adds_stay_until_the_work_is_done(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lengths_that_a_plan_adds_stay_until_the_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lengths belong to the default stream, which may use their memory again when the plan ends."""
     kept: list[int] = []
     monkeypatch.setattr(DeviceNumbers, "keep_until_done", lambda self, stream: kept.append(stream.handle))
@@ -332,7 +330,7 @@ def test_lengths_that_a_plan_adds_stay_until_the_work_is_done(
     assert kept == [SIDE]
 
 
-def test_default_scales_stay_until_the_work_is_done(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_scales_stay_until_the_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     monkeypatch.setattr(DeviceNumbers, "keep_until_done", lambda self, stream: kept.append(stream.handle))
     q = ct.full((1, 1, 16, 16), 1, "float8_e4m3")

@@ -180,16 +180,14 @@ def test_damaged_certificate_is_ignored_with_one_warning(fake: FakeCudnn, on_dis
     assert len(fake.executed) == 3  # compared again
 
 
-def test_comparison_is_skipped_without_free_memory(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_is_skipped_without_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_info", lambda device: (10, 10))
     f = built()
     check(f)
     assert certificate(f).startswith("not certified: a comparison needs")
 
 
-def test_comparison_is_skipped_when_the_time_is_over(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comparison_is_skipped_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ct.config, "certify_seconds", 0)
     f = built()
     check(f)
@@ -238,7 +236,7 @@ def test_result_with_one_value_is_no_evidence(fake: FakeCudnn) -> None:
     assert len(fake.executed) == 3
 
 
-def test_operand_and_result_see_one_run(fake: FakeCudnn) -> None:
+def test_operand_and_result_see_one_run() -> None:
     f, x = built(), ct.asarray(X)
     out = ct.asarray(np.full(X.shape, 7, np.float32))
     f(x, out=out)

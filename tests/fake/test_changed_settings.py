@@ -21,8 +21,9 @@ from cudnn_ct.ops.conv import call
 from tests.mixed import in_threads
 
 from .conftest import forget
-from .cudnn import FakeCudnn
 from .test_algorithms import on_disk
+
+pytestmark = pytest.mark.usefixtures("fake")
 
 __all__ = ["on_disk"]  # a fixture, known here by its import
 
@@ -40,7 +41,7 @@ STRANGE = (None, True, -1, 2**70, 1e308, "", "NOPE", "graph", [], {}, [[]], {"a"
 
 
 @pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
-def test_conv_computes_when_stored_rows_were_edited(fake: FakeCudnn, on_disk: Path) -> None:
+def test_conv_computes_when_stored_rows_were_edited(on_disk: Path) -> None:
     """Rows that are JSON and mean nothing, or something else, are checked like any other advice."""
     convolved("autotune")
     rng, good = random.Random(0), store().export()
@@ -57,9 +58,7 @@ def test_conv_computes_when_stored_rows_were_edited(fake: FakeCudnn, on_disk: Pa
         convolved("autotune")
 
 
-def test_conv_computes_while_other_threads_change_settings(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conv_computes_while_other_threads_change_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call takes each setting as it was at some moment; nothing breaks, and results are right."""
     for name in SETTINGS:
         monkeypatch.setattr(config, name, getattr(config, name))
@@ -90,9 +89,7 @@ def test_conv_computes_while_other_threads_change_settings(
     assert config.snapshot == tuple(getattr(config, name) for name in of_calls)
 
 
-def test_call_is_not_cached_when_a_setting_changed_meanwhile(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_is_not_cached_when_a_setting_changed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "deterministic", False)
     request_of = call.request_of
 

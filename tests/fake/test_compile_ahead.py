@@ -133,7 +133,7 @@ def test_other_plans_are_made_when_one_raises() -> None:
 
 @pytest.mark.parametrize("filtered", ["always", "error"])
 def test_warning_in_a_thread_names_the_line_of_the_call(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, filtered: Any
+    monkeypatch: pytest.MonkeyPatch, filtered: Any
 ) -> None:
     main, defect = threading.get_ident(), SimpleNamespace(name="defect", reason=f"a defect, {filtered}")
 
@@ -156,7 +156,7 @@ def test_warning_in_a_thread_names_the_line_of_the_call(
     assert [one.filename for one in shown] == [test_graph_source.__file__]
 
 
-def test_error_that_is_kept_keeps_no_array_alive(fake: FakeCudnn) -> None:
+def test_error_that_is_kept_keeps_no_array_alive() -> None:
     x = images(*X)
     known = weakref.ref(x)
 
@@ -215,7 +215,7 @@ def test_call_compiles_all_engines_when_no_thread_can_be_started(
     assert len(context.of_device(0).helpers) == 1
 
 
-def test_no_more_threads_start_than_plans_need(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_threads_start_than_plans_need(monkeypatch: pytest.MonkeyPatch) -> None:
     started, start = list[threading.Thread](), threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread), start(thread)))
     here = context.current(streams.default_stream(0))
@@ -226,9 +226,7 @@ def test_no_more_threads_start_than_plans_need(fake: FakeCudnn, monkeypatch: pyt
     assert len(here.helpers) == 3
 
 
-def test_handle_of_a_thread_that_outlives_an_interrupt_is_not_shared(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_handle_of_a_thread_that_outlives_an_interrupt_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     here, used = context.current(streams.default_stream(0)), list[context.Context]()
     started, release, threads = threading.Event(), threading.Event(), list[threading.Thread]()
 
@@ -256,7 +254,7 @@ def test_handle_of_a_thread_that_outlives_an_interrupt_is_not_shared(
     assert len(set(map(id, used))) == 3
 
 
-def test_handles_of_threads_work_on_the_stream_of_the_call(fake: FakeCudnn) -> None:
+def test_handles_of_threads_work_on_the_stream_of_the_call() -> None:
     with ct.use(stream=0x77) as stream:
         clip(images(*X), "autotune")
     assert [one.stream for one in context.of_device(0).helpers] == [stream]

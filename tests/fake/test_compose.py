@@ -16,8 +16,9 @@ from cudnn_ct.ops import _compose
 from cudnn_ct.ops._compose import Composed, Part
 from cudnn_ct.plans.base import NotChosen, SelectedPlan
 
-from .cudnn import FakeCudnn
 from .host import Host
+
+pytestmark = pytest.mark.usefixtures("fake")
 
 
 def operands() -> list[np.ndarray]:
@@ -56,7 +57,7 @@ class Grown(SelectedPlan):
         return super().run_first(context, *arguments, compare=compare)
 
 
-def test_a_call_begins_again_if_a_part_needs_more_workspace(fake: FakeCudnn) -> None:
+def test_a_call_begins_again_if_a_part_needs_more_workspace() -> None:
     x, scale, bias = operands()
     expected = ct.reference.group_norm(x, scale, bias, groups=3).y
     given = [ct.asarray(one) for one in (x, scale, bias)]
@@ -73,7 +74,7 @@ def test_a_call_begins_again_if_a_part_needs_more_workspace(fake: FakeCudnn) -> 
     np.testing.assert_allclose(ct.group_norm(*given, groups=3).y.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_temporaries_do_not_overlap_the_workspace_of_parts(fake: FakeCudnn) -> None:
+def test_temporaries_do_not_overlap_the_workspace_of_parts() -> None:
     x, scale, bias = operands()
     ct.group_norm(*map(ct.asarray, (x, scale, bias)), groups=3)
     plan = composed()
@@ -85,9 +86,7 @@ def test_temporaries_do_not_overlap_the_workspace_of_parts(fake: FakeCudnn) -> N
     assert spans[-1][0] + spans[-1][1] <= nbytes
 
 
-def test_a_part_that_copies_its_operands_is_rejected(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_copies_its_operands_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     def definition(problem: Any, parts: Any, **at: Any) -> None:
         assert active()
         ct.activation(at["x"][::-1], mode="relu", out=at["y"])
@@ -102,7 +101,7 @@ def test_a_part_that_copies_its_operands_is_rejected(
     assert not active()
 
 
-def test_operands_and_results_that_are_not_contiguous_are_copied(fake: FakeCudnn) -> None:
+def test_operands_and_results_that_are_not_contiguous_are_copied() -> None:
     x, scale, bias = operands()
     expected = ct.reference.group_norm(x, scale, bias, groups=3).y
     given = ct.asarray(np.ascontiguousarray(x.transpose(3, 2, 1, 0))).transpose(3, 2, 1, 0)
@@ -113,7 +112,7 @@ def test_operands_and_results_that_are_not_contiguous_are_copied(fake: FakeCudnn
         np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_misaligned_operand_is_computed(fake: FakeCudnn) -> None:
+def test_a_misaligned_operand_is_computed() -> None:
     x, scale, bias = operands()
     expected = ct.reference.group_norm(x, scale, bias, groups=3).y
     moved = ct.asarray(np.concatenate([[0], x.ravel()]).astype(np.float32))[1:].reshape(x.shape)
@@ -122,7 +121,7 @@ def test_a_misaligned_operand_is_computed(fake: FakeCudnn) -> None:
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_part_that_fails_later_may_run_another_plan(fake: FakeCudnn) -> None:
+def test_a_part_that_fails_later_may_run_another_plan() -> None:
     x, scale, bias = operands()
     expected = ct.reference.group_norm(x, scale, bias, groups=3).y
     given = [ct.asarray(one) for one in (x, scale, bias)]
@@ -136,7 +135,7 @@ def test_a_part_that_fails_later_may_run_another_plan(fake: FakeCudnn) -> None:
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_composed_call_allocates_nothing_but_its_results(fake: FakeCudnn, host: Host) -> None:
+def test_a_composed_call_allocates_nothing_but_its_results(host: Host) -> None:
     given = [ct.asarray(one) for one in operands()]
     ct.group_norm(*given, groups=3)
     out = (ct.empty((2, 6, 4, 5)), ct.empty((2, 3)), ct.empty((2, 3)))
@@ -148,7 +147,7 @@ def test_a_composed_call_allocates_nothing_but_its_results(fake: FakeCudnn, host
     assert (new, host.calls.count("cuMemAllocFromPoolAsync")) == (2, 0)  # the statistics share one
 
 
-def test_a_composed_call_is_captured(fake: FakeCudnn, host: Host) -> None:
+def test_a_composed_call_is_captured(host: Host) -> None:
     x, scale, bias = operands()
     expected = ct.reference.group_norm(x, scale, bias, groups=3).y
     given = [ct.asarray(one) for one in (x, scale, bias)]
@@ -158,7 +157,7 @@ def test_a_composed_call_is_captured(fake: FakeCudnn, host: Host) -> None:
     assert len(host.launches) == 2
 
 
-def test_a_composed_call_on_another_stream_waits_for_its_operands(fake: FakeCudnn, host: Host) -> None:
+def test_a_composed_call_on_another_stream_waits_for_its_operands(host: Host) -> None:
     x, scale, bias = operands()
     expected = ct.reference.group_norm(x, scale, bias, groups=3).y
     given = [ct.asarray(one) for one in (x, scale, bias)]
@@ -170,7 +169,7 @@ def test_a_composed_call_on_another_stream_waits_for_its_operands(fake: FakeCudn
     assert any(entry[:2] == ("wait", side.handle) for entry in host.log)
 
 
-def test_an_empty_batch_needs_no_part(fake: FakeCudnn) -> None:
+def test_an_empty_batch_needs_no_part() -> None:
     parameters = [ct.zeros((6,), "float64"), ct.zeros((6,), "float64")]
     results = ct.group_norm(ct.zeros((0, 6, 4), "float64"), *parameters, groups=3)
     assert [one.shape for one in results] == [(0, 6, 4), (0, 3), (0, 3)]

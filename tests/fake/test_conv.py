@@ -37,6 +37,8 @@ from tests.strategies import VIEWS, own, placing
 from .cudnn import FakeCudnn, FakeLibrary
 from .host import ForeignArray, Host
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 
 def images(*shape: int, dtype: str = "float32") -> ct.DeviceArray:
     return ct.asarray(np.arange(np.prod(shape), dtype=dtype).reshape(shape) % 5 - 2)
@@ -207,7 +209,7 @@ def test_strict_float32_overrides_the_math_type_of_the_heuristics(fake: FakeCudn
     assert fake._get(fake.calls[-1][1][6], "convolution")["math"] == MathType.FMA_MATH
 
 
-def test_legacy_candidate_has_its_limit_as_reason_when_x_is_too_large(fake: FakeCudnn) -> None:
+def test_legacy_candidate_has_its_limit_as_reason_when_x_is_too_large() -> None:
     where = context.current(default_stream(0))
     big = TensorSpec.packed((2, 1, 40_000, 40_000), "float16")
     problem = conv_problem("forward", big, TensorSpec.packed((1, 1, 1, 1), "float16"))
@@ -222,7 +224,7 @@ def test_conv_passes_the_strides_of_the_layout_when_an_axis_has_length_1(fake: F
     assert tuple(fake._get(arguments[2], "tensor")["strides"]) == (16, 16, 4, 1)
 
 
-def test_conv_writes_next_to_its_operand_when_slices_do_not_overlap(fake: FakeCudnn, host: Host) -> None:
+def test_conv_writes_next_to_its_operand_when_slices_do_not_overlap() -> None:
     """The result may be between the images of its input."""
     both = ct.zeros((2, 6, 4, 4))
     strides = both.spec.strides
@@ -318,9 +320,7 @@ def test_plan_reports_facts_when_the_stream_it_was_made_on_is_destroyed(fake: Fa
     assert not [entry for entry in host.log if entry[0] == "destroyed stream used"]
 
 
-def test_autotuning_on_operands_of_another_stream_is_ordered_after_their_writer(
-    fake: FakeCudnn, host: Host
-) -> None:
+def test_autotuning_on_operands_of_another_stream_is_ordered_after_their_writer(host: Host) -> None:
     x, w = images(1, 1, 4, 4), images(1, 1, 2, 2)
     host.log.clear()
     ct.conv_plan(x, w, algo="autotune", stream=0x77)
@@ -346,9 +346,7 @@ def test_conv_algorithms_times_the_call_with_its_factors(
     assert "scaled by beta" in str(ct.conv_algorithms(x, w, measure=False, beta=0.5, out=out).problem)
 
 
-def test_plan_checks_operands_again_when_anything_but_their_address_differs(
-    fake: FakeCudnn, host: Host
-) -> None:
+def test_plan_checks_operands_again_when_anything_but_their_address_differs(host: Host) -> None:
     x, w, out = images(1, 1, 4, 4), images(1, 1, 2, 2), ct.zeros((1, 1, 3, 3))
     plan = ct.conv_plan(x, w)
     readonly = ct.DeviceArray.over(out.spec, out.pointer, out, out.writer, out.home, readonly=True)
@@ -411,7 +409,7 @@ def test_use_of_memory_is_recorded_when_a_later_part_fails(fake: FakeCudnn) -> N
     assert [stream.handle for stream in x._uses.events] == [0x77]
 
 
-def test_array_of_another_library_is_waited_for_at_each_call(fake: FakeCudnn, host: Host) -> None:
+def test_array_of_another_library_is_waited_for_at_each_call(host: Host) -> None:
     kept = ct.asarray(ForeignArray(host, np.zeros((1, 1, 4, 4), np.float32), Stream(0x99, 0)))
     w = images(1, 1, 1, 1)
     ct.conv(images(1, 1, 4, 4), w, out=kept)
@@ -439,7 +437,7 @@ def test_conv_takes_another_algorithm_with_one_warning_when_a_workspace_does_not
     assert algorithms(fake) == ["GEMM"]  # memory is there again
 
 
-def test_conv_raises_memory_error_when_the_result_does_not_fit(fake: FakeCudnn, host: Host) -> None:
+def test_conv_raises_memory_error_when_the_result_does_not_fit(host: Host) -> None:
     x, w = images(2, 3, 50, 60), images(40, 3, 3, 3)
     host.limit = host.used() + 100
     with pytest.raises(MemoryError, match="for the result of a convolution"):
@@ -478,13 +476,13 @@ def test_int8_convolution_equals_reference_in_its_current_layout(
         assert not (contiguous and one_dtype) or isinstance(case.keywords["padding"], tuple), error
 
 
-def test_empty_int8_convolution_is_int32(fake: FakeCudnn) -> None:
+def test_empty_int8_convolution_is_int32() -> None:
     assert ct.conv(ct.empty((0, 3, 5, 6), "int8"), images(4, 3, 3, 3, dtype="int8")).spec.dtype == "int32"
     y = ct.conv(ct.empty((2, 0, 4, 4), "int8"), ct.empty((3, 0, 2, 2), "int8"))
     np.testing.assert_array_equal(y.numpy(), np.zeros((2, 3, 3, 3), np.int32))
 
 
-def test_int8_plans_and_lists_take_the_dtype_from_out(fake: FakeCudnn) -> None:
+def test_int8_plans_and_lists_take_the_dtype_from_out() -> None:
     x, w = images(2, 3, 5, 6, dtype="int8"), images(4, 3, 3, 3, dtype="int8")
     out = ct.full((2, 4, 3, 4), np.nan)
     plan = ct.conv_plan(x, w, out=out)
@@ -508,7 +506,7 @@ class Box:
         return self.n
 
 
-def test_mutable_parameter_is_read_at_each_call(fake: FakeCudnn) -> None:
+def test_mutable_parameter_is_read_at_each_call() -> None:
     x, w, box, sizes = ct.full((1, 2, 4, 4), 1.0), ct.full((1, 2, 3, 3), 1.0), Box(0), [0, 0]
     for n in (0, 1, 2):
         box.n = sizes[0] = n
@@ -526,7 +524,7 @@ class Mode(enum.IntEnum):
     CONVOLUTION = 1
 
 
-def test_enum_counts_by_its_name(fake: FakeCudnn) -> None:
+def test_enum_counts_by_its_name() -> None:
     x, w = ct.asarray(np.array([[[1, 2, 4]]], np.float32)), ct.asarray(np.array([[[1, -1]]], np.float32))
     flipped = ct.conv(x, w, mode=ConvolutionMode.CONVOLUTION).numpy()
     assert (ct.conv(x, w, mode=Mode.CROSS_CORRELATION).numpy() == -flipped).all()
@@ -539,14 +537,14 @@ def test_enum_counts_by_its_name(fake: FakeCudnn) -> None:
         assert (ct.conv_bias_activation(negative, one, None, activation=activation).numpy() == wanted).all()
 
 
-def test_plan_is_not_copied(fake: FakeCudnn) -> None:
+def test_plan_is_not_copied() -> None:
     plan = ct.conv_plan(ct.full((1, 2, 4, 4), 1.0), ct.full((1, 2, 3, 3), 1.0))
     for way in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="prepare another one"):
             way(plan)
 
 
-def test_plan_ignores_strides_of_axes_of_length_1(fake: FakeCudnn) -> None:
+def test_plan_ignores_strides_of_axes_of_length_1() -> None:
     """They address the same elements, and a message that compares two arrays in nchw names no difference."""
     x, w = images(2, 1, 4, 4), images(3, 1, 2, 2)
     plan = ct.conv_plan(x, w)

@@ -23,6 +23,8 @@ from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .test_conv import images
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 BATCH = CTCCase(((1, 2), (), (3, 3)), (4, 2, 5), 6, 4)
 LABELLED = BATCH._replace(labels=((1, 2), (2,), (3, 3)))
 NAMES = ("labels", "label_lengths", "input_lengths")
@@ -51,7 +53,7 @@ def capturing(host: Host) -> Iterator[None]:
 
 @settings(max_examples=3 * settings.default.max_examples)
 @given(case=ctc_cases() | ctc_cases(possible=True))
-def test_ctc_loss_equals_reference(fake: FakeCudnn, host: Host, case: CTCCase) -> None:
+def test_ctc_loss_equals_reference(host: Host, case: CTCCase) -> None:
     check_ctc(case, lambda array: ForeignArray(host, array))
 
 
@@ -78,7 +80,7 @@ NONE: dict[str, Any] = {"normalization": "none"}
     ],
     ids=str,
 )
-def test_ctc_loss_equals_reference_at_edges(fake: FakeCudnn, host: Host, case: CTCCase) -> None:
+def test_ctc_loss_equals_reference_at_edges(host: Host, case: CTCCase) -> None:
     check_ctc(case, lambda array: ForeignArray(host, array))
 
 
@@ -128,7 +130,7 @@ def test_contiguous_float32_is_computed_in_place(
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("elsewhere", [(0,), (1,), (2,), (0, 1, 2)])
 def test_misaligned_operands_are_copied(
-    fake: FakeCudnn, host: Host, elsewhere: tuple[int, ...], dtype: str, normalization: str
+    host: Host, elsewhere: tuple[int, ...], dtype: str, normalization: str
 ) -> None:
     """The fake rejects memory that is not 16-byte aligned."""
     case = BATCH._replace(dtype=dtype, normalization=normalization, steps=(4, 2, 2))  # the last is impossible
@@ -142,7 +144,7 @@ def test_misaligned_operands_are_copied(
 
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # of the fake
 @pytest.mark.parametrize("second", [(2,), ()])  # without labels no alignment is left, and one gradient
-def test_ctc_loss_takes_probabilities_of_zero(fake: FakeCudnn, second: tuple[int, ...]) -> None:
+def test_ctc_loss_takes_probabilities_of_zero(second: tuple[int, ...]) -> None:
     case = CTCCase(((1, 2), second), (9, 6), 9, 4, normalization="none")
     values = case.logits
     values[:, 0, 3] = values[4:7, :, 1] = values[3, :, 0] = 0
@@ -156,7 +158,7 @@ def test_ctc_loss_takes_probabilities_of_zero(fake: FakeCudnn, second: tuple[int
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", FAR_CASES, ids=str)
 def test_ctc_loss_equals_reference_when_probabilities_round_to_0_or_1(
-    fake: FakeCudnn, host: Host, case: FarCase, dtype: str, algo: str
+    host: Host, case: FarCase, dtype: str, algo: str
 ) -> None:
     check_far(case, lambda array: ForeignArray(host, array), dtype, algo)
 
@@ -164,18 +166,16 @@ def test_ctc_loss_equals_reference_when_probabilities_round_to_0_or_1(
 @pytest.mark.parametrize(
     ("case", "dtype"), [*((case, "float32") for case in LOST_CASES), (LOST_CASES[-1], "float64")], ids=str
 )
-def test_ctc_loss_is_nan_when_all_alignments_are_out_of_range(
-    fake: FakeCudnn, host: Host, case: FarCase, dtype: str
-) -> None:
+def test_ctc_loss_is_nan_when_all_alignments_are_out_of_range(host: Host, case: FarCase, dtype: str) -> None:
     check_far(case, lambda array: ForeignArray(host, array), dtype, lost=True)
 
 
-def test_ctc_loss_of_float64_reaches_further(fake: FakeCudnn, host: Host) -> None:
+def test_ctc_loss_of_float64_reaches_further(host: Host) -> None:
     for case in LOST_CASES[:-1]:
         check_far(case, lambda array: ForeignArray(host, array), "float64")
 
 
-def test_ctc_loss_propagates_nan_of_logits(fake: FakeCudnn) -> None:
+def test_ctc_loss_propagates_nan_of_logits() -> None:
     values = LABELLED.logits
     values[1, 0, 3] = np.nan
     got = call(LABELLED, logits=ct.asarray(values))
@@ -183,7 +183,7 @@ def test_ctc_loss_propagates_nan_of_logits(fake: FakeCudnn) -> None:
     assert np.isnan(got.gradient.numpy()[:4, 0]).any()
 
 
-def test_ctc_loss_without_softmax_equals_reference_when_probabilities_are_1(fake: FakeCudnn) -> None:
+def test_ctc_loss_without_softmax_equals_reference_when_probabilities_are_1() -> None:
     """The other sequences have several alignments, and none that is certain."""
     case = CTCCase(((1, 2), (1,), (3,)), (2, 5, 4), 5, 4, normalization="none")
     values = case.logits
@@ -195,7 +195,7 @@ def test_ctc_loss_without_softmax_equals_reference_when_probabilities_are_1(fake
     np.testing.assert_allclose(got.loss.numpy(), expected.loss, atol=1e-6)
 
 
-def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
+def test_labels_are_copied_once(host: Host) -> None:
     call()
     used = host.used()
     for _ in range(3):
@@ -207,9 +207,7 @@ def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
     assert len(here.plans[ops._COPIES]) <= ops.MAX_COPIES
 
 
-def test_copies_of_labels_outlive_the_stream_that_they_were_first_used_on(
-    fake: FakeCudnn, host: Host
-) -> None:
+def test_copies_of_labels_outlive_the_stream_that_they_were_first_used_on(host: Host) -> None:
     """Later streams neither wait for that stream nor use it."""
     first, second = streams.Stream(77, 0), streams.Stream(78, 0)
     call(LABELLED, logits=ct.asarray(LABELLED.logits), stream=first)
@@ -222,7 +220,7 @@ def test_copies_of_labels_outlive_the_stream_that_they_were_first_used_on(
     assert not [line for line in host.log if line[1] == 77]
 
 
-def test_copies_of_labels_are_waited_for_once(fake: FakeCudnn, host: Host) -> None:
+def test_copies_of_labels_are_waited_for_once(host: Host) -> None:
     """And not on the default stream, whose order is enough."""
     stream = streams.Stream(77, 0)
     call(LABELLED)
@@ -246,7 +244,7 @@ def test_batches_share_what_is_prepared(fake: FakeCudnn) -> None:
 # --- CUDA graphs ---
 
 
-def test_captured_with_labels_of_the_host(fake: FakeCudnn, host: Host) -> None:
+def test_captured_with_labels_of_the_host(host: Host) -> None:
     stream = streams.Stream(77, 0)
     case = BATCH._replace(labels=((1, 2), (), (3, 3)), steps=(4, 2, 2))  # the last is impossible
     call(case, stream=stream)
@@ -259,7 +257,7 @@ def test_captured_with_labels_of_the_host(fake: FakeCudnn, host: Host) -> None:
     check(got, case)
 
 
-def test_captured_with_labels_on_the_device(fake: FakeCudnn, host: Host) -> None:
+def test_captured_with_labels_on_the_device(host: Host) -> None:
     stream = streams.Stream(77, 0)
     on_device = dict(zip(NAMES, map(ct.asarray, LABELLED.integers), strict=True))
     call(LABELLED, **on_device, stream=stream)
@@ -306,21 +304,19 @@ def test_labels_on_the_host_are_the_fallback(fake: FakeCudnn, name: str) -> None
         (lambda: {"out": (ct.zeros((3,), "float16"), None)}, TypeError, "out.loss is float16; the result is"),
     ],
 )
-def test_ctc_loss_rejects_arguments(
-    fake: FakeCudnn, change: Callable[[], Any], error: type[Exception], message: str
-) -> None:
+def test_ctc_loss_rejects_arguments(change: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(**change())
 
 
-def test_more_labels_than_cudnn_takes_and_none_that_it_could(fake: FakeCudnn) -> None:
+def test_more_labels_than_cudnn_takes_and_none_that_it_could() -> None:
     with pytest.raises(NotSupportedError, match=r"shape \(2, 1, 1\): a blank alone; cuDNN wants a label"):
         ct.ctc_loss(images(2, 1, 1), [], [0], [2])
     with pytest.raises(NotSupportedError, match="sequence 1 has 256 labels; cuDNN takes 255"):
         ct.ctc_loss(images(512, 2, 3), [[1] * 256] * 2, [2, 256], [512, 512])
 
 
-def test_the_gradient_may_not_lie_over_the_logits(fake: FakeCudnn) -> None:
+def test_the_gradient_may_not_lie_over_the_logits() -> None:
     logits = ct.asarray(BATCH.logits)
     with pytest.raises(ValueError, match="out overlaps"):
         call(logits=logits, out=logits)

@@ -41,6 +41,8 @@ from .host import Host
 from .test_algorithms import GUESS, TIME, on_disk, operands, ran
 from .test_conv import algorithms, images
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 __all__ = ["on_disk"]  # a fixture, known here by its import
 
 
@@ -76,7 +78,7 @@ def test_autotune_stores_nothing_when_one_run_fails(fake: FakeCudnn, on_disk: Pa
         np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x.numpy(), w.numpy()))
 
 
-def test_pruned_candidates_come_last(fake: FakeCudnn) -> None:
+def test_pruned_candidates_come_last() -> None:
     race = CandidateSet(AlgoRequest("autotune"), ())
     untimed, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
     race.store_timings([untimed, quick._replace(time_ms=2.0), untimed._replace(rejected="no")], [])
@@ -87,7 +89,7 @@ def test_pruned_candidates_come_last(fake: FakeCudnn) -> None:
     ]
 
 
-def test_candidates_of_several_sources_differ_by_arithmetic_and_copies(fake: FakeCudnn) -> None:
+def test_candidates_of_several_sources_differ_by_arithmetic_and_copies() -> None:
     row = Candidate("legacy", "gemm", "fma", 0, True)
     rows = [row, row._replace(math="tensor_op"), row._replace(relayout=(("x", "nhwc"),))]
     found = CandidateSet(AlgoRequest(), [lambda _: [row], lambda _: [row._replace(workspace=8), *rows]])
@@ -169,9 +171,7 @@ def test_transient_failure_replaces_no_algorithm(fake: FakeCudnn, where: str, al
 # --- rows, and arguments as they may be written ---
 
 
-def test_table_ignores_an_algorithm_named_in_the_settings(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table_ignores_an_algorithm_named_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "algo", "large")  # which the gradient of the data has not
     assert ct.conv_algorithms(images(2, 4, 3, 4), images(4, 3, 3, 3), (2, 3, 5, 6), direction="backward_data")
 
@@ -197,7 +197,7 @@ def test_row_of_the_caller_is_checked_against_all_limits(fake: FakeCudnn) -> Non
 
 
 @pytest.mark.parametrize("algo", [TIME, GUESS])
-def test_preparing_writes_no_operand(fake: FakeCudnn, algo: str) -> None:
+def test_preparing_writes_no_operand(algo: str) -> None:
     x, w = images(1, 1, 4, 4), images(1, 1, 1, 1)
     before = x.numpy()
     ct.conv_plan(x, w, algo=algo, out=x)
@@ -205,13 +205,13 @@ def test_preparing_writes_no_operand(fake: FakeCudnn, algo: str) -> None:
     np.testing.assert_array_equal(x.numpy(), before)
 
 
-def test_table_of_an_empty_problem_is_empty(fake: FakeCudnn) -> None:
+def test_table_of_an_empty_problem_is_empty() -> None:
     table = ct.conv_algorithms(ct.empty((0, 3, 5, 6)), images(4, 3, 3, 3))
     assert table == ()
     assert "x float32[0, 3, 5, 6]" in str(table)
 
 
-def test_table_is_not_timed_in_a_capture(fake: FakeCudnn, host: Host) -> None:
+def test_table_is_not_timed_in_a_capture(host: Host) -> None:
     x, w = operands()
     host.capturing.add(0x77)
     with pytest.raises(NotInitializedError, match="cannot be timed on a stream that is being captured"):
@@ -223,7 +223,7 @@ def test_table_is_not_timed_in_a_capture(fake: FakeCudnn, host: Host) -> None:
     ("keywords", "with_bias"), [({"activation": "sigmoid"}, True), ({"activation": "relu"}, False)]
 )
 def test_named_algorithm_runs_unfused_when_the_fused_call_does_not_support_it(
-    fake: FakeCudnn, keywords: dict[str, Any], with_bias: bool
+    keywords: dict[str, Any], with_bias: bool
 ) -> None:
     x, w = operands()
     b = images(4) if with_bias else None
@@ -243,9 +243,7 @@ def test_autotune_times_no_engine_when_the_setting_is_0(
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_preferred_engine_is_in_the_table_and_timed(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, fused: bool
-) -> None:
+def test_preferred_engine_is_in_the_table_and_timed(monkeypatch: pytest.MonkeyPatch, fused: bool) -> None:
     mine = Candidate("graph", "engine 70 knobs 2=4", "fma", 0, True)
     monkeypatch.setattr(graph, "preferred", lambda problem, context: [mine])
     monkeypatch.setattr(graph, "candidates", lambda *_: [mine._replace(algorithm="engine 0")])
@@ -288,9 +286,7 @@ def selection_among(algo: str, *names: str) -> tuple[Any, context.Context, list[
 
 
 @pytest.mark.parametrize("names", [("fault", "good"), ("reject", "fault", "good")])
-def test_selection_tries_no_fallback_after_a_fault_when_beta_is_given(
-    fake: FakeCudnn, names: tuple[str, ...]
-) -> None:
+def test_selection_tries_no_fallback_after_a_fault_when_beta_is_given(names: tuple[str, ...]) -> None:
     choice, here, result = selection_among(GUESS, *names)
     with pytest.raises(ExecutionFailedError):
         choice.run_first(here, (0,), 1.0, 1.0, compare=False)
@@ -302,7 +298,7 @@ def test_selection_tries_no_fallback_after_a_fault_when_beta_is_given(
 
 
 @pytest.mark.parametrize("algo", [GUESS, TIME])
-def test_failed_candidates_keep_nothing_of_the_caller(fake: FakeCudnn, algo: str) -> None:
+def test_failed_candidates_keep_nothing_of_the_caller(algo: str) -> None:
     class Array:
         pass
 
@@ -347,7 +343,7 @@ def test_engine_is_tried_again_when_its_plan_failed_for_lack_of_memory(
     assert len(store().export()) == kept
 
 
-def test_workspace_is_allocated_after_idle_ones_are_freed(fake: FakeCudnn, host: Host) -> None:
+def test_workspace_is_allocated_after_idle_ones_are_freed(host: Host) -> None:
     host.limit, host.device = host.used() + 2**20, 0
     context.current(streams.default_stream(0)).workspace(700_000)
     with ct.use(stream=0x77) as other:
@@ -359,7 +355,7 @@ def test_workspace_is_allocated_after_idle_ones_are_freed(fake: FakeCudnn, host:
 
 
 def test_autotune_times_other_candidates_when_compiled_engines_are_excluded(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     notes = ("tensor_core", "runtime_compilation")
     rows = [Candidate("graph", f"engine {n}", "tensor_op", 0, True, notes=notes) for n in range(20, 24)]

@@ -17,15 +17,15 @@ from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .test_conv import images
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 
 @given(pair=tensors(), probability=st.sampled_from((0.5, 0.0, 0.25)))
-def test_dropout_scales_kept_elements(
-    fake: FakeCudnn, host: Host, pair: tuple[Tensor, Tensor], probability: float
-) -> None:
+def test_dropout_scales_kept_elements(host: Host, pair: tuple[Tensor, Tensor], probability: float) -> None:
     check_dropout(*pair, probability, lambda array: ForeignArray(host, array))
 
 
-def test_dropout_repeats_from_a_seed_and_from_a_saved_state(fake: FakeCudnn) -> None:
+def test_dropout_repeats_from_a_seed_and_from_a_saved_state() -> None:
     x = ct.full((4, 50), 1.0)
     one, two, other = ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=2)
     first, saved = ct.dropout(x, one).y.numpy(), one.save()
@@ -41,7 +41,7 @@ def test_dropout_repeats_from_a_seed_and_from_a_saved_state(fake: FakeCudnn) -> 
         one.restore([1, 2, 3])
 
 
-def test_out_takes_an_operand_and_an_earlier_mask(fake: FakeCudnn) -> None:
+def test_out_takes_an_operand_and_an_earlier_mask() -> None:
     state, x = ct.DropoutState(0.5, seed=1), ct.full((3, 4, 5), 1.0)
     y, mask = ct.dropout(x, state, out=x)
     assert ct.dropout(ct.zeros((3, 8))[:, ::2], state).mask.like == ct.TensorSpec.packed((3, 4))
@@ -75,7 +75,7 @@ BAD_CALLS: list[Any] = [
 
 
 @pytest.mark.parametrize(("call", "error", "message"), BAD_CALLS)
-def test_dropout_rejects_arguments(fake: FakeCudnn, call: Any, error: type[Exception], message: str) -> None:
+def test_dropout_rejects_arguments(call: Any, error: type[Exception], message: str) -> None:
     x = images(2, 3)
     mask = ct.dropout(x, ct.DropoutState()).mask
     with pytest.raises(error, match=message):
@@ -93,9 +93,7 @@ def test_a_state_that_cannot_be_seeded_leaves_nothing(fake: FakeCudnn) -> None:
 
 @pytest.mark.parametrize("first", ["dropout", "restore"])
 @pytest.mark.parametrize("second", ["dropout", "restore"])
-def test_dropout_state_orders_streams_that_change_it(
-    fake: FakeCudnn, host: Host, first: str, second: str
-) -> None:
+def test_dropout_state_orders_streams_that_change_it(host: Host, first: str, second: str) -> None:
     x, state = ct.full((4, 5), 1.0), ct.DropoutState(0.5, seed=1)
     saved = state.save()
     changes = {"dropout": lambda: ct.dropout(x, state), "restore": lambda: state.restore(saved)}
@@ -108,16 +106,14 @@ def test_dropout_state_orders_streams_that_change_it(
     del kept
 
 
-def test_dropout_waits_for_the_stream_that_seeds_its_state(fake: FakeCudnn, host: Host) -> None:
+def test_dropout_waits_for_the_stream_that_seeds_its_state(host: Host) -> None:
     state = ct.DropoutState(0.5, seed=1, stream=0x55)
     ct.dropout(ct.full((4, 5), 1.0), state, stream=0x66)
     assert host.orders(before=0x55, after=0x66)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_dropout_prepares_another_call_for_another_memory_order(
-    fake: FakeCudnn, host: Host, dtype: str
-) -> None:
+def test_dropout_prepares_another_call_for_another_memory_order(dtype: str) -> None:
     state, rng = ct.DropoutState(0.5, seed=1), np.random.default_rng(0)
     layouts = "nchw", "nhwc"
     inputs = [

@@ -17,6 +17,8 @@ from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .test_conv import OFFSETS, images, misaligned
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 
 @pytest.mark.parametrize(
     ("algo", "engines"),
@@ -88,9 +90,7 @@ def test_conv_bias_activation_is_one_call_after_copies_when_operands_differ_in_l
     ],
     ids=str,
 )
-def test_conv_bias_activation_prepares_another_call_when_one_argument_differs(
-    fake: FakeCudnn, change: dict[str, Any]
-) -> None:
+def test_conv_bias_activation_prepares_another_call_when_one_argument_differs(change: dict[str, Any]) -> None:
     x, w, b, z = images(2, 3, 5, 6), images(4, 3, 2, 2), images(4), images(2, 4, 4, 5)
     first = {"activation": "clipped_relu", "coefficient": 6.0}
     for options in (first, first | change, first):
@@ -140,9 +140,7 @@ def test_relu_is_one_call_and_tanh_is_not(fake: FakeCudnn) -> None:
     assert "by separate calls" in plan.describe()
 
 
-def test_conv_bias_activation_rejects_algorithm_without_copies_when_filter_is_not_packed(
-    fake: FakeCudnn, host: Host
-) -> None:
+def test_conv_bias_activation_rejects_algorithm_without_copies_when_filter_is_not_packed(host: Host) -> None:
     x, w, b = images(2, 3, 5, 6), ForeignArray(host, np.zeros((4, 6, 3, 3), np.float32)[:, ::2]), images(4)
     chosen = ct.conv_bias_activation_plan(x, w, b).candidate
     assert chosen.relayout == (("w", "nchw"),)
@@ -157,7 +155,7 @@ def test_conv_bias_activation_rejects_algorithm_without_copies_when_filter_is_no
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_conv_bias_activation_writes_only_its_elements_when_out_has_gaps(
-    fake: FakeCudnn, host: Host, graphs: bool, layout: str, activation: str
+    fake: FakeCudnn, graphs: bool, layout: str, activation: str
 ) -> None:
     fake.graphs = graphs
     rng = np.random.default_rng(1)

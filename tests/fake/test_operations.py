@@ -29,6 +29,8 @@ from .cudnn import FakeCudnn
 from .host import ForeignArray, Host, view
 from .norm import PER_ACTIVATION, PERSISTENT
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 ROWS = pytest.mark.parametrize("row", CASES, ids=lambda row: row.operations[0])
 ON_IMAGE = pytest.mark.parametrize("operation", ON_IMAGES)
 OFFSETS = st.just((0,)) | st.tuples(*[st.integers(0, 7)] * 5)
@@ -104,7 +106,7 @@ LARGE: dict[str, dict[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("operation", LARGE)
 @given(data=st.data())
 def test_operation_equals_reference_when_arrays_count_as_large(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, operation: str, data: st.DataObject
+    host: Host, monkeypatch: pytest.MonkeyPatch, operation: str, data: st.DataObject
 ) -> None:
     """The implementations for large arrays, with limits that small arrays exceed."""
     for module, limits in LARGE[operation].items():
@@ -124,7 +126,7 @@ def test_selftest_draws_operands_of_operations_without_rows() -> None:
 # --- limits -------------------------------------------------------------------------------------------------
 
 
-def test_grid_sample_backward_of_no_channels_has_a_zero_gradient(fake: FakeCudnn) -> None:
+def test_grid_sample_backward_of_no_channels_has_a_zero_gradient() -> None:
     dx, dgrid = ct.grid_sample_backward(
         ct.empty((2, 0, 2, 2)), ct.empty((2, 0, 3, 3)), ct.zeros((2, 2, 2, 2))
     )
@@ -133,14 +135,14 @@ def test_grid_sample_backward_of_no_channels_has_a_zero_gradient(fake: FakeCudnn
 
 
 @pytest.mark.parametrize("mode", ["max", "max_deterministic", "sum", "average_inc_pad"])
-def test_pool_backward_of_one_window_equals_reference(fake: FakeCudnn, mode: str) -> None:
+def test_pool_backward_of_one_window_equals_reference(mode: str) -> None:
     x = image().numpy()
     arguments = (y := ct.reference.pool(x, window="global", mode=mode)), x, y
     expected = ct.reference.pool_backward(*arguments, window="global", mode=mode)
     compare(ct.pool_backward(*map(ct.asarray, arguments), window="global", mode=mode), expected)
 
 
-def test_gradient_of_elu_is_0_at_0_when_its_coefficient_is_0(fake: FakeCudnn) -> None:
+def test_gradient_of_elu_is_0_at_0_when_its_coefficient_is_0() -> None:
     x, dy = ct.asarray([0.0, -0.0], "float32"), ct.full((2,), 3)
     dx = ct.activation_backward(dy, x, ct.activation(x, mode="elu"), mode="elu").numpy()
     np.testing.assert_array_equal(dx, ct.reference.activation_backward(dy.numpy(), x.numpy(), x.numpy()))
@@ -171,9 +173,7 @@ def test_grid_sample_is_split_when_a_call_takes_fewer_images_or_channels(
 
 
 @pytest.mark.parametrize("shape", [(65_536, 1, 1, 1), (1, 1025, 1, 1)])
-def test_grid_sample_equals_reference_behind_the_limits_of_a_call(
-    fake: FakeCudnn, shape: tuple[int, ...]
-) -> None:
+def test_grid_sample_equals_reference_behind_the_limits_of_a_call(shape: tuple[int, ...]) -> None:
     """The fake rejects more images or channels in a call."""
     x, grid = ct.full(shape, 2), ct.zeros((shape[0], 1, 1, 2))
     assert (ct.grid_sample(x, grid).numpy() == 2).all()
@@ -213,7 +213,7 @@ for name in ("conv_backward_filter", "conv_backward_bias", "reduce_with_indices"
 @pytest.mark.parametrize("shape", [(2, 1, 3, 4), (2, 3, 1, 1), (2, 3, 3, 4)])
 @pytest.mark.parametrize(("dtype", "layout"), [("float16", "nchw"), ("float32", "nhwc")])
 def test_result_has_strides_of_layout_of_operand(
-    fake: FakeCudnn, host: Host, operation: str, shape: tuple[int, ...], layout: str, dtype: str
+    host: Host, operation: str, shape: tuple[int, ...], layout: str, dtype: str
 ) -> None:
     for result in RESULTS[operation](placed(host, shape, layout, dtype)):
         assert result.spec == ct.TensorSpec.packed(result.shape, result.dtype, layout)
@@ -232,7 +232,7 @@ def undecided(host: Host, shape: tuple[int, ...], dtype: str) -> ForeignArray:
 @pytest.mark.parametrize(("dtype", "fast"), [("float16", "nhwc"), ("float32", "nchw"), ("float64", "nchw")])
 @pytest.mark.parametrize("other", [None, "nchw", "nhwc"])
 def test_result_has_layout_of_other_operand_or_dtype_when_strides_decide_nothing(
-    fake: FakeCudnn, host: Host, dtype: str, fast: str, other: str | None
+    host: Host, dtype: str, fast: str, other: str | None
 ) -> None:
     x = undecided(host, (2, 1, 3, 4), dtype)
     w = ForeignArray(host, np.zeros((4, 1, 1, 1), dtype))  # packed in both layouts
@@ -247,9 +247,7 @@ def test_result_has_layout_of_other_operand_or_dtype_when_strides_decide_nothing
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_layout_lasts_through_operations_on_one_channel_and_one_pixel(
-    fake: FakeCudnn, host: Host, layout: str
-) -> None:
+def test_layout_lasts_through_operations_on_one_channel_and_one_pixel(host: Host, layout: str) -> None:
     x = placed(host, (2, 1, 6, 6), layout)
     w = ct.zeros((4, 1, 3, 3), layout=layout)
     y = ct.conv(ct.activation(ct.pool(x, window=1), mode="relu"), w)
@@ -307,9 +305,7 @@ def waits(host: Host) -> set[tuple[int, int]]:
 
 
 @ON_IMAGE
-def test_operation_is_ordered_with_the_streams_of_its_arrays(
-    fake: FakeCudnn, host: Host, operation: str
-) -> None:
+def test_operation_is_ordered_with_the_streams_of_its_arrays(host: Host, operation: str) -> None:
     x = image(stream=HOME)
     host.log.clear()
     y = simple_call(operation, x, stream=OTHER)
@@ -323,7 +319,7 @@ def test_operation_is_ordered_with_the_streams_of_its_arrays(
 
 
 @ON_IMAGE
-def test_result_waits_for_readers_of_its_memory(fake: FakeCudnn, host: Host, operation: str) -> None:
+def test_result_waits_for_readers_of_its_memory(host: Host, operation: str) -> None:
     with ct.use(stream=OTHER):
         arguments, keywords = simple_arguments(operation, image())
         call = getattr(ct, operation)
@@ -337,9 +333,7 @@ def test_result_waits_for_readers_of_its_memory(fake: FakeCudnn, host: Host, ope
 
 
 @ON_IMAGE
-def test_operation_follows_its_operands_to_another_device(
-    fake: FakeCudnn, host: Host, operation: str
-) -> None:
+def test_operation_follows_its_operands_to_another_device(host: Host, operation: str) -> None:
     with ct.use(device=1):
         y = simple_call(operation, image())
     assert (y.device, host.device) == (1, 0)
@@ -350,7 +344,7 @@ def test_operation_follows_its_operands_to_another_device(
 
 
 @ON_IMAGE
-def test_second_call_is_captured(fake: FakeCudnn, host: Host, operation: str) -> None:
+def test_second_call_is_captured(host: Host, operation: str) -> None:
     with ct.use(stream=OTHER):
         arguments, keywords = simple_arguments(operation, image())
         call = getattr(ct, operation)
@@ -394,7 +388,7 @@ BAD_KEYWORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @ON_IMAGE
-def test_keyword_is_rejected(fake: FakeCudnn, operation: str) -> None:
+def test_keyword_is_rejected(operation: str) -> None:
     accepted = inspect.signature(getattr(ct, operation)).parameters
     for keywords, error, message in BAD_KEYWORDS:
         if set(keywords) <= set(accepted):
@@ -404,7 +398,7 @@ def test_keyword_is_rejected(fake: FakeCudnn, operation: str) -> None:
 
 
 @ON_IMAGE
-def test_operand_is_rejected(fake: FakeCudnn, operation: str) -> None:
+def test_operand_is_rejected(operation: str) -> None:
     arguments, keywords = simple_arguments(operation, image())
     names = [name for name in required(operation) if name not in keywords]
     arrays = [place for place, given in enumerate(arguments) if isinstance(given, ct.DeviceArray)]
@@ -420,7 +414,7 @@ def test_operand_is_rejected(fake: FakeCudnn, operation: str) -> None:
 
 
 @ON_IMAGE
-def test_out_is_rejected(fake: FakeCudnn, host: Host, operation: str) -> None:
+def test_out_is_rejected(host: Host, operation: str) -> None:
     x, call = image(), getattr(ct, operation)
     arguments, keywords = simple_arguments(operation, x)
     results = [one for one in several(call(*arguments, **keywords)) if one is not None]

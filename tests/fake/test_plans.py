@@ -87,7 +87,7 @@ def test_operations_without_candidates_use_stored_plans(fake: FakeCudnn) -> None
     assert fake.compilations == 2
 
 
-def test_engines_that_are_not_compiled_are_not_stored(fake: FakeCudnn, on_disk: Path) -> None:
+def test_engines_that_are_not_compiled_are_not_stored(fake: FakeCudnn) -> None:
     fake.compiled_engines = False
     clip(x_of())
     assert plan_store().entries() == []
@@ -215,7 +215,6 @@ def test_plans_with_bound_kernels_are_kept_for_each_gpu_that_compiled_them(
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_plans_with_bound_kernels_are_imported_on_their_gpu_alone(
     fake: FakeCudnn,
-    on_disk: Path,
     gpu: Any,
     file: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -458,7 +457,7 @@ def test_choice_for_a_description_on_disk_is_replaced_by_that_of_the_device(
     assert fake.heuristic_queries == asked
 
 
-def test_verify_drops_a_plan_that_computes_other_numbers(fake: FakeCudnn, file: Path, on_disk: Path) -> None:
+def test_verify_drops_a_plan_that_computes_other_numbers(fake: FakeCudnn, file: Path) -> None:
     fake.second_engine = 5
     export(file, lambda: ct.activation(x_of(), mode="relu"))
     (entry,) = (one for one in decode(file.read_bytes()) if isinstance(one, StoredPlan))
@@ -475,7 +474,7 @@ def test_verify_drops_a_plan_that_computes_other_numbers(fake: FakeCudnn, file: 
     np.testing.assert_array_equal(y.numpy(), np.maximum(x_of().numpy(), 0))
 
 
-def test_verify_warns_when_no_other_engine_exists(fake: FakeCudnn, file: Path) -> None:
+def test_verify_warns_when_no_other_engine_exists(file: Path) -> None:
     export(file)
     ct.import_plans(file, verify=True)
     with pytest.warns(CudnnWarning, match="used unverified: no other engine"):
@@ -483,7 +482,7 @@ def test_verify_warns_when_no_other_engine_exists(fake: FakeCudnn, file: Path) -
     assert len(plan_store().entries()) == 1
 
 
-def test_import_rejects_files_that_are_world_writable_or_of_another_kind(fake: FakeCudnn, file: Path) -> None:
+def test_import_rejects_files_that_are_world_writable_or_of_another_kind(file: Path) -> None:
     export(file)
     file.chmod(0o666)
     with pytest.raises(PermissionError, match="world-writable"):
@@ -494,7 +493,7 @@ def test_import_rejects_files_that_are_world_writable_or_of_another_kind(fake: F
         ct.import_plans(file)
 
 
-def test_import_warns_of_damaged_plans_and_rejects_a_file_with_no_others(fake: FakeCudnn, file: Path) -> None:
+def test_import_warns_of_damaged_plans_and_rejects_a_file_with_no_others(file: Path) -> None:
     export(file)
     content = file.read_bytes()
     file.write_bytes(content[:-1])
@@ -507,7 +506,7 @@ def test_import_warns_of_damaged_plans_and_rejects_a_file_with_no_others(fake: F
     assert ct.import_plans(file) == 0
 
 
-def test_import_ignores_plans_for_other_gpus_with_one_line(fake: FakeCudnn, file: Path) -> None:
+def test_import_ignores_plans_for_other_gpus_with_one_line(file: Path) -> None:
     ct.activation(x_of())
     (entry,) = plan_store().entries()
     parts = entry.key.split(" | ")
@@ -589,7 +588,7 @@ def unexpected(*_: object, **__: object) -> None:
     raise AssertionError("a store of plans is used")
 
 
-def test_record_plans_records_calls_that_were_prepared_before(fake: FakeCudnn, tmp_path: Path) -> None:
+def test_record_plans_records_calls_that_were_prepared_before(tmp_path: Path) -> None:
     clip(x_of())
     with ct.record_plans() as outer, ct.record_plans() as recorded:
         clip(x_of())
@@ -627,7 +626,7 @@ STATS = (1, 2, 64)
     ],
 )
 def test_record_plans_on_shapes_notes_the_choice_of_an_engine(
-    fake: FakeCudnn, call: Callable[[], object], chosen: bool
+    call: Callable[[], object], chosen: bool
 ) -> None:
     """Without the choice, the first call of another process asks the heuristics, which may differ."""
     with ct.record_plans(shapes_only=True) as recorded:
@@ -647,7 +646,7 @@ def test_recorded_choice_is_not_that_of_another_graph(fake: FakeCudnn) -> None:
     assert [request.choice for request in recorded.requests.values()] == [""]
 
 
-def test_record_plans_on_shapes_needs_no_device(fake: FakeCudnn, host: Host) -> None:
+def test_record_plans_on_shapes_needs_no_device(host: Host) -> None:
     live = len(host.live)
     with ct.record_plans(shapes_only=True) as recorded:
         x = ct.zeros((2, 3, 4, 4))
@@ -665,7 +664,7 @@ def test_record_plans_on_shapes_needs_no_device(fake: FakeCudnn, host: Host) -> 
         assert ct.activation(ct.asarray(np.array([[1, -1]], np.float32))).numpy().tolist() == [[1, 0]]
 
 
-def test_graphs_and_operations_with_engines_are_recorded_on_shapes(fake: FakeCudnn) -> None:
+def test_graphs_and_operations_with_engines_are_recorded_on_shapes() -> None:
     with ct.record_plans(shapes_only=True) as recorded:
         x = ct.zeros((2, 8, 16, 64), "float16")
         assert ct.attention(x, x, x).y.shape == x.shape
@@ -692,7 +691,7 @@ def test_graphs_and_operations_with_engines_are_recorded_on_shapes(fake: FakeCud
 NOT_ON_SHAPES = ("RNN", "ctc_loss", "dropout")
 
 
-def test_rows_of_the_selftest_run_on_shapes(fake: FakeCudnn) -> None:
+def test_rows_of_the_selftest_run_on_shapes() -> None:
     """All operations except NOT_ON_SHAPES return arrays with the shapes of the reference."""
     for case in cases():
         if case.operation in NOT_ON_SHAPES:
@@ -705,7 +704,7 @@ def test_rows_of_the_selftest_run_on_shapes(fake: FakeCudnn) -> None:
         assert all(got is None or got.shape == np.shape(want) for got, want in pairs), case
 
 
-def test_verification_needs_a_call_before_a_capture(host: Host) -> None:
+def test_verification_needs_a_call_before_a_capture() -> None:
     from cudnn_ct.graph.stored import CheckedPlan
 
     class Capturing:

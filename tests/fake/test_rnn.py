@@ -33,6 +33,8 @@ from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 LSTM = rnn_spec("lstm", 5, 4, 2, direction="bidirectional", precision="float32")
 CASE = RNNCase(LSTM, 3, (3, 1), True, 0)
 PROJECTED = RNNCase(LSTM._replace(projection_size=2), 3, (0, 3, 0, 1), True, 0)  # cells longer than states
@@ -58,7 +60,7 @@ def algos(fake: FakeCudnn) -> list[str]:
 @given(case=passes())
 @example(case=(PROJECTED, "sequence_major"))
 @example(case=(PROJECTED._replace(lengths=(0, 1, 2, 0), states=False), "batch_major"))
-def test_rnn_equals_reference(fake: FakeCudnn, host: Host, case: tuple[RNNCase, str]) -> None:
+def test_rnn_equals_reference(host: Host, case: tuple[RNNCase, str]) -> None:
     check_passes(*case, lambda array: ForeignArray(host, array))
 
 
@@ -68,7 +70,7 @@ def test_rnn_runs_the_algorithm_that_is_named(fake: FakeCudnn, algo: str) -> Non
     assert set(algos(fake)) == {algo}
 
 
-def test_networks_that_differ_in_one_parameter_share_nothing(fake: FakeCudnn) -> None:
+def test_networks_that_differ_in_one_parameter_share_nothing() -> None:
     change = {"bias": "no_bias", "clip": (-0.1, 0.1), "direction": "unidirectional", "hidden_size": 3}
     change |= {"input_mode": "skip", "input_size": 2, "mode": "gru", "num_layers": 1, "projection_size": 2}
     square = LSTM._replace(input_size=4)
@@ -78,7 +80,7 @@ def test_networks_that_differ_in_one_parameter_share_nothing(fake: FakeCudnn) ->
 
 @pytest.mark.parametrize("offset", [1, 3])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_rnn_copies_misaligned_operands(fake: FakeCudnn, dtype: str, offset: int) -> None:
+def test_rnn_copies_misaligned_operands(dtype: str, offset: int) -> None:
     """The fake rejects memory that cuDNN's kernels may not load several elements at once from."""
     spec = network(LSTM._replace(dtype=dtype, compute="float32")).spec
     for case in (CASE._replace(spec=spec), RNNCase(spec, 3, (2, 0), False, 1)):
@@ -100,7 +102,7 @@ def test_rnn_makes_one_c_call_for_each_pass_when_repeated(fake: FakeCudnn) -> No
     assert fake.names() == ["cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]  # the driver fills
 
 
-def test_operands_with_gaps_are_copied_on_the_device(fake: FakeCudnn, host: Host) -> None:
+def test_operands_with_gaps_are_copied_on_the_device(host: Host) -> None:
     net, _, w = operands()
     whole = np.zeros((3, 2, 7), np.float32)
     whole[..., :5] = CASE.x
@@ -131,7 +133,7 @@ def test_states_are_copied_when_no_sequence_has_a_step(fake: FakeCudnn, host: Ho
 # --- memory of results and operands ---
 
 
-def test_out_takes_each_result(fake: FakeCudnn) -> None:
+def test_out_takes_each_result() -> None:
     net, x, w = operands()
     y, kept = ct.empty((3, 2, 8)), ct.empty((4, 2, 4))
     done = net.forward(x, w, out=y)
@@ -147,7 +149,7 @@ def test_out_takes_each_result(fake: FakeCudnn) -> None:
             net.forward(x, w, kept, out=out)
 
 
-def test_results_must_not_overlap_also_at_addresses_accepted_before(fake: FakeCudnn) -> None:
+def test_results_must_not_overlap_also_at_addresses_accepted_before() -> None:
     """hy has more bytes than y."""
     net, _, w = operands()
     memory = ct.zeros((32,))
@@ -158,7 +160,7 @@ def test_results_must_not_overlap_also_at_addresses_accepted_before(fake: FakeCu
         net.forward(x, w, out=(None, hy, None))
 
 
-def test_backward_data_must_not_overwrite_operands_of_backward_weights(fake: FakeCudnn) -> None:
+def test_backward_data_must_not_overwrite_operands_of_backward_weights() -> None:
     net, x, w = operands()
     h0, c0 = (ct.full((4, 2, 4), value) for value in (0.5, 2.0))
     done = net.forward(x, w, h0, c0, training=True)
@@ -170,7 +172,7 @@ def test_backward_data_must_not_overwrite_operands_of_backward_weights(fake: Fak
 # --- reserves ---
 
 
-def test_a_reserve_is_used_once_by_each_gradient_and_in_order(fake: FakeCudnn) -> None:
+def test_a_reserve_is_used_once_by_each_gradient_and_in_order() -> None:
     net, x, w = operands()
     other, *_ = operands()
     reserve, dy = net.forward(x, w, training=True).reserve, ct.asarray(ONES)
@@ -208,7 +210,7 @@ def test_a_rejected_gradient_leaves_the_reserve_unchanged(fake: FakeCudnn) -> No
         net.backward_data(None, reserve)
 
 
-def test_gradients_in_another_thread(fake: FakeCudnn) -> None:
+def test_gradients_in_another_thread() -> None:
     net, x, w = operands()
     done = net.forward(x, w, training=True)
     dx = in_thread(lambda: net.backward_data(ct.asarray(ONES), done.reserve).dx.numpy())
@@ -367,9 +369,7 @@ def test_algorithms_lists_the_fastest_first_and_the_rejected_last(fake: FakeCudn
     assert all(row.time_ms is None for row in net.algorithms((3, 2, 5), measure=False))
 
 
-def test_workspace_limit_does_not_count_copies_of_operands(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workspace_limit_does_not_count_copies_of_operands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls with and without copies share the decision about an algorithm."""
     net, x, w = operands(algo="standard")
     monkeypatch.setattr(config, "workspace_limit", 512)
@@ -381,7 +381,7 @@ def test_workspace_limit_does_not_count_copies_of_operands(
 # --- weights ---
 
 
-def test_split_params_are_writable_views_in_the_order_of_the_ids(fake: FakeCudnn) -> None:
+def test_split_params_are_writable_views_in_the_order_of_the_ids() -> None:
     net, _, w = operands()
     rows = [row for row in rnn_parameters(LSTM) if row.pseudo_layer == 3]
     parts = net.split_params(w, 1, 1)
@@ -405,9 +405,7 @@ def torch_tensor(array: np.ndarray) -> Any:
 @pytest.mark.parametrize(
     ("dtype", "wanted"), [("float16", "float16"), ("bfloat16", "float32"), ("float64", "float64")]
 )
-def test_to_torch_returns_dtypes_of_torch_and_from_torch_reads_tensors(
-    fake: FakeCudnn, dtype: str, wanted: str
-) -> None:
+def test_to_torch_returns_dtypes_of_torch_and_from_torch_reads_tensors(dtype: str, wanted: str) -> None:
     net = ct.RNN("gru", 2, 3, dtype=dtype)
     w = ct.asarray(np.linspace(-1, 1, net.weight_size), dtype)
     state = net.to_torch(w, "encoder.")
@@ -416,7 +414,7 @@ def test_to_torch_returns_dtypes_of_torch_and_from_torch_reads_tensors(
     np.testing.assert_array_equal(net.from_torch(tensors, "encoder.").numpy(), w.numpy())
 
 
-def test_weights_must_be_real_numbers(fake: FakeCudnn) -> None:
+def test_weights_must_be_real_numbers() -> None:
     net = ct.RNN("rnn_tanh", 1, 1, bias="no_bias")
     state = {"weight_ih_l0": np.ones((1, 1)), "weight_hh_l0": np.ones((1, 1), "complex64")}
     with pytest.raises(TypeError, match=r"l0.R_hidden is complex64; weights are real numbers"):
@@ -454,7 +452,7 @@ def test_threads_have_their_own_native_networks(fake: FakeCudnn) -> None:
     assert fake.names().count("cudnnDestroyRNNDescriptor") == destroyed + 2
 
 
-def test_training_passes_order_streams_by_the_dropout_state(fake: FakeCudnn, host: Host) -> None:
+def test_training_passes_order_streams_by_the_dropout_state(host: Host) -> None:
     net, x, w = operands(WITH_DROPOUT)
     net.forward(x, w, training=True)  # makes the dropout state on the default stream
     kept = [net.forward(x, w, training=True, stream=SIDE)]
@@ -463,7 +461,7 @@ def test_training_passes_order_streams_by_the_dropout_state(fake: FakeCudnn, hos
     assert host.orders(before=SIDE, after=0x60)
 
 
-def test_benchmarks_restore_the_dropout_state(fake: FakeCudnn) -> None:
+def test_benchmarks_restore_the_dropout_state() -> None:
     net, x, w = operands(WITH_DROPOUT, seed=3)
     timed, *_ = operands(WITH_DROPOUT, seed=3, algo="autotune")
     timed.algorithms((3, 2, 5), training=True)
@@ -536,7 +534,7 @@ def test_a_capture_waits_for_nothing(fake: FakeCudnn, host: Host) -> None:
     host.capturing.clear()
 
 
-def test_lengths_are_kept_until_other_streams_are_done(fake: FakeCudnn, host: Host) -> None:
+def test_lengths_are_kept_until_other_streams_are_done(host: Host) -> None:
     net, x, w = operands()
     net.forward(x, w, stream=SIDE)
     host.log.clear()
@@ -545,7 +543,7 @@ def test_lengths_are_kept_until_other_streams_are_done(fake: FakeCudnn, host: Ho
     assert [line[:2] for line in host.log if line[0] in ("wait", "free")] == [("wait", 1), ("free", ANY)]
 
 
-def test_training_pass_keeps_its_state_when_a_finalizer_runs_another_pass(fake: FakeCudnn) -> None:
+def test_training_pass_keeps_its_state_when_a_finalizer_runs_another_pass() -> None:
     net, x, w = operands()
     wanted = net.forward(x, w, training=True).y.numpy()
     net.forward(x, w)
@@ -565,7 +563,7 @@ def test_training_pass_keeps_its_state_when_a_finalizer_runs_another_pass(fake: 
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_copies_of_networks_drop_their_calls(fake: FakeCudnn, duplicate: Callable[[Any], Any]) -> None:
+def test_copies_of_networks_drop_their_calls(duplicate: Callable[[Any], Any]) -> None:
     network = ct.RNN("rnn_tanh", 4, 4)
     x, weights = ct.full((3, 2, 4), 1.0), ct.full((network.weight_size,), 0.5)
     expected = network.forward(x, weights)[0].numpy()

@@ -10,7 +10,7 @@ from cudnn_ct.typing import Layout
 from tests.float8_conv_cases import CASES, check
 from tests.strategies import own
 
-from .cudnn import FakeCudnn
+pytestmark = pytest.mark.usefixtures("fake")
 
 KIND = "float8_e4m3"
 X, W = (2, 32, 5, 6), (48, 32, 3, 3)
@@ -21,7 +21,7 @@ def ones(shape: tuple[int, ...], dtype: str = KIND, layout: Layout = "nhwc") -> 
 
 
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-def test_scaled_conv_copies_only_operands_without_channels_last(fake: FakeCudnn, layout: Layout) -> None:
+def test_scaled_conv_copies_only_operands_without_channels_last(layout: Layout) -> None:
     y, amax = ct.scaled_conv(ones(X, layout=layout), ones(W), amax=True, out_dtype="float32")
     assert y.spec == ct.TensorSpec.packed((2, 48, 3, 4), "float32", layout)
     assert np.all(y.numpy() == 288)
@@ -32,9 +32,7 @@ def test_scaled_conv_copies_only_operands_without_channels_last(fake: FakeCudnn,
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float8_e4m3", "float8_e5m2"])
 @pytest.mark.parametrize("amax", [True, False])
-def test_scaled_conv_writes_each_dtype_scaled_and_amax_before_the_scale(
-    fake: FakeCudnn, dtype: str, amax: bool
-) -> None:
+def test_scaled_conv_writes_each_dtype_scaled_and_amax_before_the_scale(dtype: str, amax: bool) -> None:
     scales = {"descale_x": ct.full((1,), 0.5), "descale_w": ct.full((), 0.25), "scale": ct.full((1, 1), 2)}
     out = ct.full((2, 48, 4, 5), float("nan"), dtype, layout="nhwc")
     w = ones((48, 32, 2, 2), "float8_e5m2")
@@ -45,12 +43,12 @@ def test_scaled_conv_writes_each_dtype_scaled_and_amax_before_the_scale(
     assert largest is None or largest.numpy().tolist() == [16.0]
 
 
-def test_scaled_conv_of_an_empty_batch_has_an_amax_of_0(fake: FakeCudnn) -> None:
+def test_scaled_conv_of_an_empty_batch_has_an_amax_of_0() -> None:
     y, amax = ct.scaled_conv(ct.zeros((0, 16, 5, 5), KIND), ones((16, 16, 3, 3)), amax=True)
     assert y.shape == (0, 16, 3, 3)
     assert amax.numpy().tolist() == [0.0]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_scaled_conv_equals_reference_for_the_cases_of_the_gpu(fake: FakeCudnn, name: str) -> None:
+def test_scaled_conv_equals_reference_for_the_cases_of_the_gpu(name: str) -> None:
     check(CASES[name], own)

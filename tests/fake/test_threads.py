@@ -27,6 +27,8 @@ from tests.mixed import in_threads, make_mixed, mixed_calls
 from .cudnn import FakeCudnn, FakeLibrary
 from .host import Host
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 THREADS = 16
 
 
@@ -42,9 +44,7 @@ def offered_by_the_fakes(case: Case) -> bool:
     return (case.dtype, case.layout) == ("float32", "nchw") and case.variant != "uneven padding"
 
 
-def test_threads_compute_on_own_and_shared_streams(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_compute_on_own_and_shared_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "deterministic", True)
     calls = mixed_calls(offered_by_the_fakes)
     shared = (0, 0x5500, 0x6600)
@@ -52,9 +52,7 @@ def test_threads_compute_on_own_and_shared_streams(
 
 
 @pytest.mark.nightly
-def test_thread_may_change_devices_between_calls(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thread_may_change_devices_between_calls(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each device has its calls; the host checks that no memory is touched while another is current."""
     monkeypatch.setattr(config, "deterministic", True)
     there = []
@@ -86,9 +84,7 @@ def test_library_is_loaded_once_by_many_threads(fake: FakeCudnn, monkeypatch: py
     assert len(made) == 1
 
 
-def test_every_thread_raises_when_the_library_does_not_load(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_thread_raises_when_the_library_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lib, "_load", Mock(side_effect=ct.LibraryNotFoundError("no cuDNN 9 was found")))
 
     def work(_: int) -> None:
@@ -106,9 +102,7 @@ def operands() -> tuple[ct.DeviceArray, ct.DeviceArray, np.ndarray]:
     return ct.asarray(x), ct.asarray(w), ct.reference.conv(x, w)
 
 
-def test_threads_autotune_a_problem_once(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_autotune_a_problem_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, expected = operands()
     elapsed = Mock(side_effect=events.elapsed)
 
@@ -123,7 +117,7 @@ def test_threads_autotune_a_problem_once(
     assert elapsed.call_count == 2 * together > 0
 
 
-def test_conv_plan_runs_in_many_threads(fake: FakeCudnn) -> None:
+def test_conv_plan_runs_in_many_threads() -> None:
     x, w, expected = operands()
     plan = ct.conv_plan(x, w)
 
@@ -135,7 +129,7 @@ def test_conv_plan_runs_in_many_threads(fake: FakeCudnn) -> None:
     in_threads(THREADS, work)
 
 
-def test_dropout_of_a_thread_is_independent_of_other_threads(fake: FakeCudnn) -> None:
+def test_dropout_of_a_thread_is_independent_of_other_threads() -> None:
     x = ct.full((4, 50), 1.0)
 
     def throws(seed: int) -> list[bytes]:
@@ -221,7 +215,7 @@ def test_call_keeps_its_stream_and_workspace_when_a_finalizer_calls_too(
 
 @pytest.mark.parametrize("seeding", [False, True])
 def test_work_outside_of_calls_keeps_its_stream_when_a_finalizer_calls(
-    fake: FakeCudnn, interrupted: SimpleNamespace, seeding: bool
+    interrupted: SimpleNamespace, seeding: bool
 ) -> None:
     x = ct.full((1, 1, 3, 3), 2, "float32")
     lifetime.defer(lambda: bool(ct.softmax(x, stream=0x6600).shape))  # runs within the next allocation
@@ -234,7 +228,7 @@ def test_work_outside_of_calls_keeps_its_stream_when_a_finalizer_calls(
 
 @pytest.mark.parametrize("operation", ["activation", "dropout"])
 def test_call_keeps_its_stream_when_a_finalizer_calls_before_the_plan_runs(
-    fake: FakeCudnn, interrupted: SimpleNamespace, operation: str
+    interrupted: SimpleNamespace, operation: str
 ) -> None:
     x, state = ct.zeros((2, 3)), ct.DropoutState(0.5)
     call = partial(ct.activation, x) if operation == "activation" else partial(ct.dropout, x, state)
