@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from cudnn_ct._bindings.enums import PointwiseMode, ReduceTensorOp
-from cudnn_ct.dtypes import DTYPES
 
-from .host import view
+from .host import BY_CODE, view
 
-_BY_CODE = {row.code: row for row in DTYPES.values()}
 _POINTWISE: dict[str, Any] = {
     "MUL": lambda x, b: x * b,
     "ADD": lambda x, b: x + b,
@@ -70,7 +68,7 @@ class AttentionRun:
         if uid in self.values:
             value, strides = self.values[uid]
             return value if strides == found["STRIDES"] else value.swapaxes(2, 3)
-        dtype = _BY_CODE[found["DATA_TYPE"][0]].numpy
+        dtype = BY_CODE[found["DATA_TYPE"][0]].numpy
         if found.get("IS_BY_VALUE", [False])[0]:
             raw = ctypes.string_at(self.memory[uid], dtype.itemsize)
             return np.frombuffer(raw, dtype).astype(np.float64).reshape(shape)
@@ -86,7 +84,7 @@ class AttentionRun:
     def write(self, descriptor: int, result: np.ndarray) -> None:
         found = self.tensor(descriptor)
         (uid,) = found["UNIQUE_ID"]
-        dtype = _BY_CODE[found["DATA_TYPE"][0]].numpy
+        dtype = BY_CODE[found["DATA_TYPE"][0]].numpy
         value = result.astype(dtype).astype(np.float64) if dtype.kind in "fV" else result
         self.values[uid] = value, found["STRIDES"]
         if found.get("IS_VIRTUAL", [False])[0]:
@@ -98,13 +96,13 @@ class AttentionRun:
             part[...] = result[place, :, : part.shape[1]].astype(dtype)
 
     def _array(self, found: dict[str, Any], pointer: int) -> np.ndarray:
-        dtype = _BY_CODE[found["DATA_TYPE"][0]].numpy
+        dtype = BY_CODE[found["DATA_TYPE"][0]].numpy
         return view(self.fake.host, pointer, found["DIMENSIONS"], found["STRIDES"], dtype)
 
     def _sequences(self, found: dict[str, Any], pointer: int, axis: int) -> Any:
         """Yield the sequences of a ragged tensor, whose tokens lie along an axis."""
         starts = self.read(found["RAGGED_OFFSET_DESC"][0]).astype(int).ravel()
-        dtype, strides = _BY_CODE[found["DATA_TYPE"][0]].numpy, found["STRIDES"]
+        dtype, strides = BY_CODE[found["DATA_TYPE"][0]].numpy, found["STRIDES"]
         for place in range(len(starts) - 1):
             shape = list(found["DIMENSIONS"][1:])
             rows = (starts[place + 1] - starts[place]) // strides[axis]

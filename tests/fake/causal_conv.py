@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.causal_conv import WIDTHS, FFTCausalConvProblem
 from cudnn_ct.shapes.specs import TensorSpec
 
-from .host import view
+from .host import BY_CODE, view
 
-_BY_CODE = {row.code: row for row in DTYPES.values()}
 ACTIVATIONS = (None, "silu")
 
 
@@ -34,7 +32,7 @@ class Causal:
         )
         assert not [hex(pointer) for group in pointers for pointer in group if pointer % 16]
         return [
-            view(self.host, pointer, *kind, _BY_CODE[code].numpy)
+            view(self.host, pointer, *kind, BY_CODE[code].numpy)
             for kind, group, code in zip((*kinds, *kinds), pointers, codes, strict=False)
             for pointer in group
         ]
@@ -51,7 +49,7 @@ class Causal:
     def _causal_backward(self: Any, stream: Any, *arguments: Any, last: bool) -> int:
         x, w, bias, dy, dx, dw, dbias, *shape, width, code, wide, activation = arguments
         self.host.check_stream(stream or 0)
-        if (_BY_CODE[wide].name == "float64") != (_BY_CODE[code].name == "float64"):
+        if (BY_CODE[wide].name == "float64") != (BY_CODE[code].name == "float64"):
             return 3000
         groups, codes = ((x, dy, dx), (w,), (bias,), (), (dw,), (dbias,)), (code,) * 3 + (wide,) * 3
         x, dy, dx, w, bias, dw, dbias = self._causal_arrays(last, groups, tuple(shape), width, codes)
@@ -66,7 +64,7 @@ class Causal:
         """The contiguous arrays of one dtype at the pointers, which must be aligned."""
         assert not [hex(pointer) for pointer in pointers if pointer % 16]
         specs = [TensorSpec.packed(shape, "float32") for shape in shapes]
-        dtype = _BY_CODE[code].numpy
+        dtype = BY_CODE[code].numpy
         return [
             view(self.host, pointer, spec.shape, spec.strides, dtype)
             for pointer, spec in zip(pointers, specs, strict=True)
@@ -94,7 +92,7 @@ class Causal:
     def cudnnB2BCausalConv1dBackward(self: Any, stream: Any, *arguments: Any) -> int:
         *pointers, n, channels, length, projection, mixer, code, wide = arguments
         self.host.check_stream(stream or 0)
-        if (_BY_CODE[wide].name == "float64") != (_BY_CODE[code].name == "float64"):
+        if (BY_CODE[wide].name == "float64") != (BY_CODE[code].name == "float64"):
             return 3000
         operands, sequences = _gated_shapes(n, channels, length, projection, mixer)
         shapes = (*operands, sequences, sequences, operands[0])
@@ -160,7 +158,7 @@ class Causal:
 def _problem(sizes: Any) -> FFTCausalConvProblem:
     """Return a problem of the sizes of a C function, with the rules for its lengths."""
     *shape, width, code = sizes
-    dtype = _BY_CODE[code].name
+    dtype = BY_CODE[code].name
     x, w = TensorSpec.packed(shape, dtype), TensorSpec.packed((shape[1], width), dtype)
     return FFTCausalConvProblem(x, w, x, None, None, None)
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from cudnn_ct.shapes.ctc import ctc_min_steps
 
-from .host import view
+from .host import NOT_SUPPORTED, view
+from .pointwise import descriptor
 
-NOT_SUPPORTED = 3000
 NON_DETERMINISTIC = 1
 
 
@@ -30,11 +30,7 @@ class CTC:
 
     ctc_of_any_kind = False
 
-    def cudnnCreateCTCLossDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "ctc")
-
-    def cudnnDestroyCTCLossDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateCTCLossDescriptor, cudnnDestroyCTCLossDescriptor = descriptor("ctc")
 
     def cudnnSetCTCLossDescriptor_v9(
         self: Any, ctc: Any, code: int, normalization: int, gradients: int, most: int

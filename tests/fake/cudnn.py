@@ -22,7 +22,6 @@ from cudnn_ct._bindings.types import cudnnGnnCscGraph_t, cudnnGnnMhaParams_t
 from cudnn_ct._lib import Library
 from cudnn_ct.cuda import movable
 from cudnn_ct.cuda.debug import NOT_ENQUEUING
-from cudnn_ct.dtypes import DTYPES
 from cudnn_doctor.read.libraries import SUBLIBRARIES
 
 from .causal_conv import Causal
@@ -31,7 +30,7 @@ from .ctc import CTC
 from .dropout import Dropout
 from .gnn import Neighbours
 from .graphs import Graphs
-from .host import Host, view
+from .host import BAD_PARAM, BY_CODE, NOT_SUPPORTED, Host, view
 from .layers import Layers
 from .norm import Norm
 from .pointwise import Pointwise, factors
@@ -45,10 +44,7 @@ DESCRIPTIONS = tuple(map(ctypes.POINTER, (cudnnGnnCscGraph_t, cudnnGnnMhaParams_
 ON_STREAMS = SUBLIBRARIES["ext"].headers  # of functions that take a stream, and no handle
 
 VERSION = 91900
-BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 WITHOUT_DESCRIPTOR = (10, 11)  # the codes of int64 and bool
-
-_BY_CODE = {row.code: row for row in DTYPES.values()}
 
 
 class Direction(NamedTuple):
@@ -264,7 +260,7 @@ class FakeCudnn(
             return BAD_PARAM
         if np.prod(shape) > self.max_elements:
             return NOT_SUPPORTED
-        self._get(tensor, "tensor").update(dtype=_BY_CODE[code], shape=shape, strides=steps)
+        self._get(tensor, "tensor").update(dtype=BY_CODE[code], shape=shape, strides=steps)
         return 0
 
     def cudnnGetTensorNdDescriptor(
@@ -282,7 +278,7 @@ class FakeCudnn(
         if form == 1:
             strides.insert(1, strides.pop())
         self._get(filters, "filter").update(
-            dtype=_BY_CODE[code], shape=(k, c, *window), strides=tuple(strides), form=form
+            dtype=BY_CODE[code], shape=(k, c, *window), strides=tuple(strides), form=form
         )
 
     def cudnnSetConvolutionNdDescriptor(
@@ -293,7 +289,7 @@ class FakeCudnn(
             stride=tuple(stride[:axes]),
             dilation=tuple(dilation[:axes]),
             flip=mode == 0,
-            compute=_BY_CODE[code],
+            compute=BY_CODE[code],
         )
 
     def cudnnSetConvolutionGroupCount(self, convolution: Any, groups: int) -> None:

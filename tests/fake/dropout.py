@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .host import view
+from .pointwise import descriptor
 
 STATES = 64  # bytes
 
@@ -21,11 +22,7 @@ class Dropout:
     def cudnnDropoutGetReserveSpaceSize(self: Any, x: Any, size: Any) -> None:
         size[0] = int(np.prod(self._get(x, "tensor")["shape"]))
 
-    def cudnnCreateDropoutDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "dropout")
-
-    def cudnnDestroyDropoutDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateDropoutDescriptor, cudnnDestroyDropoutDescriptor = descriptor("dropout")
 
     def cudnnSetDropoutDescriptor(
         self: Any, dropout: Any, handle: Any, probability: float, states: int, size: int, seed: int

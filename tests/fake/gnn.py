@@ -11,9 +11,8 @@ from cudnn_ct._bindings.enums import GnnActivationOp, GnnAggOp
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import TensorSpec
 
-from .host import view
+from .host import BY_CODE, view
 
-_BY_CODE = {row.code: row for row in DTYPES.values()}
 _NAMES = {"linear": "identity", "scalar": "scale"}
 SINGLE = DTYPES["float32"].code
 
@@ -27,7 +26,7 @@ class Neighbours:
             return None
         assert not pointer % 16, hex(pointer)
         strides = TensorSpec.packed(shape, "float32").strides
-        return view(self.host, pointer, tuple(shape), strides, _BY_CODE[code].numpy)
+        return view(self.host, pointer, tuple(shape), strides, BY_CODE[code].numpy)
 
     def _columns_of(self: Any, graph: Any) -> tuple[Any, dict[str, np.ndarray | None]]:
         g = graph.contents

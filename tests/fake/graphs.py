@@ -17,7 +17,6 @@ from cudnn_ct._bindings.enums import (
     PointwiseMode,
 )
 from cudnn_ct._bindings.types import cudnnFraction_t
-from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import TensorSpec
 
 from . import plan_files
@@ -25,15 +24,13 @@ from .attention_graphs import AttentionRun, is_attention
 from .convolution import slide
 from .graph_nodes import OTHER_MODES, MoreNodes
 from .graph_norms import NormNodes
-from .host import view
+from .host import BY_CODE, NOT_SUPPORTED, view
 from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SWISH, TANH, activate
 
-NOT_SUPPORTED = 3000
 JSON = "EXECUTION_PLAN_JSON_REPRESENTATION"
 KERNELS = "KERNEL_CACHE_JSON_REPRESENTATION"
 DYNAMIC = "OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED"
 
-_BY_CODE = {row.code: row for row in DTYPES.values()}
 _ELEMENTS: dict[str, Any] = {
     "INT64": ctypes.c_int64,
     "BOOLEAN": ctypes.c_bool,
@@ -265,7 +262,7 @@ class Graphs(NormNodes, MoreNodes):
         images = node.get("OPERATION_CONVOLUTION_FORWARD_X")
         if images is None:
             return False
-        return _BY_CODE[self._attributes(images[0])["TENSOR_DATA_TYPE"][0]].name.startswith("float8")
+        return BY_CODE[self._attributes(images[0])["TENSOR_DATA_TYPE"][0]].name.startswith("float8")
 
     def _values_of(self: Any, operations: list[dict[str, list[Any]]]) -> set[int]:
         """Return the uids of tensors that are passed by value."""
@@ -291,13 +288,13 @@ class Graphs(NormNodes, MoreNodes):
         if uid in values:
             return values[uid]
         if found.get("TENSOR_IS_BY_VALUE", [False])[0]:
-            dtype = _BY_CODE[found["TENSOR_DATA_TYPE"][0]].numpy
+            dtype = BY_CODE[found["TENSOR_DATA_TYPE"][0]].numpy
             raw = ctypes.string_at(memory[uid], dtype.itemsize)
             return np.frombuffer(raw, dtype).astype(np.float64).reshape(found["TENSOR_DIMENSIONS"])
         return self._array(found, memory[uid]).astype(np.float64)
 
     def _array(self: Any, tensor: dict[str, list[Any]], pointer: int) -> np.ndarray:
-        dtype = _BY_CODE[tensor["TENSOR_DATA_TYPE"][0]].numpy
+        dtype = BY_CODE[tensor["TENSOR_DATA_TYPE"][0]].numpy
         return view(self.host, pointer, tensor["TENSOR_DIMENSIONS"], tensor["TENSOR_STRIDES"], dtype)
 
     def _write(

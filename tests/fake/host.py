@@ -12,9 +12,13 @@ from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import memory
 from cudnn_ct.cuda.interop import ExternalArray, spec_of
 from cudnn_ct.cuda.stream import Stream
+from cudnn_ct.dtypes import DTYPES
 from tests.unit.cuda_driver import OWN_STREAM, RELAXED, Driver
 
-__all__ = ["OWN_STREAM", "ForeignArray", "Host", "view"]
+__all__ = ["BAD_PARAM", "BY_CODE", "NOT_SUPPORTED", "OWN_STREAM", "ForeignArray", "Host", "view"]
+
+BAD_PARAM, NOT_SUPPORTED = 2000, 3000  # statuses of cuDNN
+BY_CODE = {row.code: row for row in DTYPES.values()}  # dtypes
 
 
 class Buffer:

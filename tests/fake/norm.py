@@ -8,10 +8,9 @@ import numpy as np
 
 import cudnn_ct as ct
 
-from .host import view
+from .host import BAD_PARAM, NOT_SUPPORTED, view
 from .pointwise import factors, write
 
-BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 PER_ACTIVATION, SPATIAL, PERSISTENT = MODES = range(3)
 BN, ACTIVATION, ADD_ACTIVATION = range(3)
 

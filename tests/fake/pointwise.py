@@ -10,7 +10,7 @@ import numpy as np
 
 import cudnn_ct as ct
 
-NOT_SUPPORTED = 3000
+from .host import NOT_SUPPORTED
 
 MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
 SIGMOID, RELU, TANH, CLIPPED_RELU, ELU, IDENTITY, SWISH = range(7)
@@ -24,11 +24,11 @@ def activate(state: dict[str, Any], values: np.ndarray) -> np.ndarray:
     return ct.reference.activation(values, **keywords, propagate_nan=state["nan"] == PROPAGATE)
 
 
-def descriptor(kind: str) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The C functions that create and destroy a descriptor."""
+def descriptor(kind: str, **state: Any) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The C functions that create and destroy a descriptor, which has a state at first."""
 
     def create(self: Any, out: Any) -> None:
-        self._create(out, kind)
+        self._create(out, kind, **state)
 
     def destroy(self: Any, pointer: Any) -> None:
         self._destroy(pointer)
@@ -64,7 +64,16 @@ def _backward(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, 
     return ct.reference.activation_backward(dy, x, y, mode=MODES[state["mode"]], coefficient=state["coef"])
 
 
-_activation, _gradient = usual(1, _forward), usual(1, _backward)
+def _without_identity(function: Callable[..., None]) -> Callable[..., int]:
+    """A C function that rejects the identity, as cuDNN does."""
+
+    def rejecting(self: Any, handle: Any, activation: Any, *arguments: Any) -> int:
+        if self._get(activation, "activation")["mode"] == IDENTITY:
+            return NOT_SUPPORTED
+        function(self, handle, activation, *arguments)
+        return 0
+
+    return rejecting
 
 
 class Pointwise:
@@ -78,19 +87,8 @@ class Pointwise:
     def cudnnSetActivationDescriptorSwishBeta(self: Any, activation: Any, beta: float) -> None:
         self._get(activation, "activation").update(coef=beta)
 
-    def cudnnActivationForward(self: Any, handle: Any, activation: Any, *arguments: Any) -> int:
-        state = self._get(activation, "activation")
-        if state["mode"] == IDENTITY:
-            return NOT_SUPPORTED
-        _activation(self, handle, activation, *arguments)
-        return 0
-
-    def cudnnActivationBackward(self: Any, handle: Any, activation: Any, *arguments: Any) -> int:
-        state = self._get(activation, "activation")
-        if state["mode"] == IDENTITY:
-            return NOT_SUPPORTED
-        _gradient(self, handle, activation, *arguments)
-        return 0
+    cudnnActivationForward = _without_identity(usual(1, _forward))
+    cudnnActivationBackward = _without_identity(usual(1, _backward))
 
     def cudnnAddTensor(
         self: Any, handle: Any, alpha: int, x: Any, read: int, beta: int, y: Any, written: int

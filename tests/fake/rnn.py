@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from cudnn_ct._bindings.enums import RNNAlgo
-from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import (
     RNN_BIASES,
@@ -25,14 +24,12 @@ from cudnn_ct.shapes.rnn import (
     rnn_weight_size,
 )
 
-from .host import view
+from .host import BAD_PARAM, BY_CODE, NOT_SUPPORTED, view
+from .pointwise import descriptor
 
-BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 WORKSPACE, RESERVE = 192, 128  # bytes
 PACKED, BATCH_MAJOR = 1, 2
 DOUBLE_BIAS = 2
-
-_BY_CODE = {row.code: row for row in DTYPES.values()}
 
 
 class Recurrent:
@@ -40,21 +37,12 @@ class Recurrent:
 
     # --- descriptors ---
 
-    def cudnnCreateRNNDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "network", built=0)
-
-    def cudnnDestroyRNNDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
-
-    def cudnnCreateRNNDataDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "sequences")
-
-    def cudnnDestroyRNNDataDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateRNNDescriptor, cudnnDestroyRNNDescriptor = descriptor("network", built=0)
+    cudnnCreateRNNDataDescriptor, cudnnDestroyRNNDataDescriptor = descriptor("sequences")
 
     def cudnnSetRNNDescriptor_v8(self: Any, network: Any, *arguments: Any) -> int:
         algo, mode, bias, direction, skip, code, _, _, inputs, hidden, out, layers, dropout, flags = arguments
-        dtype = _BY_CODE[code]
+        dtype = BY_CODE[code]
         if skip and inputs != hidden:
             return BAD_PARAM
         if algo != RNNAlgo.STANDARD and (bias != DOUBLE_BIAS or out != hidden):
@@ -77,7 +65,7 @@ class Recurrent:
     def cudnnSetRNNDataDescriptor(
         self: Any, data: Any, code: int, layout: int, steps: int, batch: int, size: int, given: Any, fill: int
     ) -> int:
-        lengths, dtype = tuple(given[:batch]), _BY_CODE[code]
+        lengths, dtype = tuple(given[:batch]), BY_CODE[code]
         if steps < 1 or batch < 1 or not all(0 <= length <= steps for length in lengths):
             return BAD_PARAM
         sorted_ = all(a >= b for a, b in pairwise(lengths))
@@ -211,9 +199,9 @@ class Recurrent:
         assert tuple(told) == data["lengths"] == out["lengths"]
         if data["layout"] != PACKED and not state["flags"] & 1:
             return None
-        for descriptor, length in ((h, spec.output_size), (c, spec.hidden_size)):
+        for described, length in ((h, spec.output_size), (c, spec.hidden_size)):
             wanted = (spec.pseudo_layers, batch, length)
-            if descriptor and self._get(descriptor, "tensor")["shape"] != wanted:
+            if described and self._get(described, "tensor")["shape"] != wanted:
                 return None
         if data["size"] != spec.input_size or out["size"] != spec.output_size * spec.directions:
             return None

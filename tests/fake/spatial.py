@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.dtypes import DTYPES
 
-from .host import view
+from .host import BY_CODE, view
 from .pointwise import descriptor, factors, write
-
-_BY_CODE = {row.code: row for row in DTYPES.values()}
 
 
 def _is_lost(places: np.ndarray) -> np.ndarray:
@@ -33,9 +30,9 @@ class Spatial:
         assert axes == 4
         assert dims[0] < 65536
         assert dims[1] <= 1024
-        if _BY_CODE[code].name == "bfloat16":
+        if BY_CODE[code].name == "bfloat16":
             return 2000
-        self._get(transformer, "transformer").update(shape=tuple(dims[:4]), dtype=_BY_CODE[code])
+        self._get(transformer, "transformer").update(shape=tuple(dims[:4]), dtype=BY_CODE[code])
         return 0
 
     def _grid(self: Any, transformer: Any, theta: int, grid: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,10 +9,8 @@ import numpy as np
 
 import cudnn_ct as ct
 
-from .host import view
+from .host import BAD_PARAM, NOT_SUPPORTED, view
 from .pointwise import descriptor, factors, write
-
-BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 
 OPS = ("add", "mul", "min", "max", "sqrt", "not")
 _BEFORE_ANY = {"max": -np.inf, "min": np.inf, "amax": 0.0}  # where sums of extremes begin
