@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,26 @@ def only_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 def place(fake: FakeCudnn, host: Host) -> Place:
     """Return a function that puts a NumPy array on the device, as another library would."""
     return lambda array: ForeignArray(host, array)
+
+
+@pytest.fixture
+def with_word(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give the kernels of the fake one more parameter, a function of the others, which they may check."""
+    deferred = FakeCudnn._deferred
+
+    def set_word(function: Callable[[list[int]], int], check: bool = False) -> None:
+        def longer(self: FakeCudnn, *given: Any) -> Any:
+            work, words = deferred(self, *given)
+
+            def run(words: list[int]) -> None:
+                assert not check or words[-1] == function(words[:-1])
+                work(words[:-1])
+
+            return run, [*words, function(words)]
+
+        monkeypatch.setattr(FakeCudnn, "_deferred", longer)
+
+    return set_word
 
 
 @pytest.fixture

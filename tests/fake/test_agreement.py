@@ -9,21 +9,18 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache
 from cudnn_ct.autotune import benchmark as agreement
 from cudnn_ct.autotune.store import store
 from cudnn_ct.context import Context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import AllocationError, NotSupportedError
 from cudnn_ct.ops._call import execute
-from cudnn_ct.ops._operation import Operation, Select
 from cudnn_ct.plans.base import (
     TOLERANCE,
     AlgoRequest,
     Candidate,
     Heuristic,
     difference,
-    request,
     tolerance_of,
 )
 from cudnn_ct.plans.elementwise import copy_plan
@@ -34,7 +31,7 @@ from cudnn_ct.shapes.specs import TensorSpec
 from .host import ForeignArray, Host
 from .test_algorithms import on_disk
 from .test_conv import images
-from .test_selection import Doubling
+from .test_selection import Doubling, operation
 
 pytestmark = pytest.mark.usefixtures("fake")
 
@@ -86,15 +83,7 @@ class Source:
 
 def autotuned(host: Host, names: tuple[str, ...], x: Any = None, **arguments: Any) -> tuple[Any, str, str]:
     """Return the doubled operand, the algorithm of the plan, and its description."""
-
-    def problem(specs: Any, outs: Any, algo: Any, *, scaled: str, aligned: bool) -> Doubling:
-        return Doubling(specs["x"], outs[0] or specs["x"], scaled, aligned)
-
-    def select(problem: Doubling, params: tuple[Any, ...]) -> Select:
-        wanted = request(params[0], False, None, False, problem, lambda _: None)
-        return lambda where: algo_cache.select(problem, Source(host, names), where, wanted)
-
-    op = Operation("a doubling", problem, select=select)
+    op = operation(Source(host, names), check=lambda _: None)
     outs = (arguments.pop("out", None),)
     (y,) = execute(op, ("x",), (images(4, 3) if x is None else x,), ("autotune",), outs=outs, **arguments)
     plan = ct.last_plan()

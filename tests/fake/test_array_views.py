@@ -22,6 +22,7 @@ from tests.both.views import equal, numbers
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
+from .test_conv import Box
 
 pytestmark = pytest.mark.usefixtures("fake")
 
@@ -140,20 +141,10 @@ def test_views_of_a_closed_array_are_rejected_and_views_outlive_it(host: Host) -
     assert host.used() == 0
 
 
-class Place:
-    """An index that changes, as tensors of other libraries do."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def __index__(self) -> int:
-        return self.value
-
-
 def test_views_of_requests_that_equal_earlier_ones_are_made_or_rejected_as_those_of_numpy() -> None:
-    x, place = ct.asarray(numbers()), Place()
+    x, place = ct.asarray(numbers()), Box(0)
     for first in (0, 1):
-        place.value = first
+        place.n = first
         equal(x[place], numbers()[first])
         equal(x[place:], numbers()[first:])
         equal(x.transpose(place, 1 - first, 2, 3), numbers().transpose(first, 1 - first, 2, 3))
@@ -200,16 +191,6 @@ def test_view_that_a_signal_handler_makes_is_kept_while_others_are_forgotten() -
 # --- order among streams ---
 
 
-def waits(host: Host, before: int, after: int) -> bool:
-    """Return whether a stream waited for an event that was recorded on another one."""
-    recorded = {
-        event for what, stream, *event in host.log if what == "record" and stream == before for event in event
-    }
-    return any(
-        what == "wait" and stream == after and event[0] in recorded for what, stream, *event in host.log
-    )
-
-
 def identity(x: ct.DeviceArray, stream: int) -> ct.DeviceArray:
     return ct.activation(x, mode="identity", stream=stream)
 
@@ -231,14 +212,14 @@ def test_reads_and_writes_on_two_streams_wait_for_each_other_when_they_share_mem
     write(written, OTHER)
     host.log.clear()
     assert read(other, HOME).numpy()[-1, 0] == 6
-    assert waits(host, OTHER, HOME)
+    assert host.orders(OTHER, HOME)
     host.log.clear()
     write(written, OTHER)  # reads on the home stream are not recorded
-    assert waits(host, HOME, OTHER)
+    assert host.orders(HOME, OTHER)
     read(other, OTHER)
     host.log.clear()
     write(written, HOME)
-    assert waits(host, OTHER, HOME)
+    assert host.orders(OTHER, HOME)
 
 
 def test_memory_is_freed_after_the_use_of_a_view_on_another_stream(host: Host) -> None:

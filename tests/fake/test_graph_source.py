@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context
+from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.facts import Target
@@ -17,27 +17,18 @@ from cudnn_ct.graph.candidates import engine_candidates
 from cudnn_ct.graph.rules import EngineRules, Named, Rejection
 from cudnn_ct.ops._call import execute
 from cudnn_ct.ops._graph_source import GraphSource, check_engine_name
-from cudnn_ct.ops._operation import Operation, Select
 from cudnn_ct.ops.activation import activation_graph
-from cudnn_ct.plans.base import Candidate, request
+from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
 from tests.strategies import own, shifted
 
 from .cudnn import FakeCudnn
 from .test_conv import images
+from .test_selection import Doubling, operation
 
 
-class Clipping(NamedTuple):
+class Clipping(Doubling):
     """The problem y = max(x, 0)."""
-
-    x: TensorSpec
-    y: TensorSpec
-    scaled: str = ""
-    aligned: bool = True
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        return (self.y,)
 
 
 def rules_of(problem: Clipping, target: Target) -> EngineRules:
@@ -48,16 +39,7 @@ def rules_of(problem: Clipping, target: Target) -> EngineRules:
 SOURCE = GraphSource(lambda problem: activation_graph(ActivationSpec("relu"), problem.x, problem.y), rules_of)
 
 
-def make(specs: Any, outs: Any, algo: Any, *, scaled: str, aligned: bool) -> Clipping:
-    return Clipping(specs["x"], outs[0] or specs["x"], scaled, aligned)
-
-
-def select(problem: Clipping, params: tuple[Any, ...]) -> Select:
-    wanted = request(params[0], False, None, False, problem, check_engine_name)
-    return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
-
-
-OPERATION = Operation("a clipping", make, select=select)
+OPERATION = operation(SOURCE, "a clipping", Clipping, check_engine_name)
 
 
 def clip(x: ct.DeviceArray, algo: Any = "heuristic", out: ct.DeviceArray | None = None) -> Candidate:

@@ -47,16 +47,8 @@ def test_counts_of_runs_are_bounded_when_each_call_has_another_factor(host: Host
     assert max(len(call.runs) for call in calls) <= _operation.MAX_POINTER_SETS
 
 
-def test_captures_that_cannot_be_moved_are_destroyed_at_once(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deferred = FakeCudnn._deferred
-
-    def with_sum(self: FakeCudnn, *given: Any) -> Any:
-        work, words = deferred(self, *given)
-        return (lambda others: work(others[:-1])), [*words, sum(words)]
-
-    monkeypatch.setattr(FakeCudnn, "_deferred", with_sum)
+def test_captures_that_cannot_be_moved_are_destroyed_at_once(host: Host, with_word: Any) -> None:
+    with_word(sum)
     gc.collect()
     gc.disable()
     try:
@@ -91,52 +83,38 @@ def test_calls_on_adjacent_columns_are_moved_and_on_overlapping_ones_rejected(ho
     assert not any("Event" in name for name in host.calls)
 
 
-def test_kernel_that_depends_on_how_two_pointers_are_aligned_is_not_moved(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deferred = FakeCudnn._deferred
+def part(memory: ct.DeviceArray, row: int, first: int = 0) -> ct.DeviceArray:
+    return memory[row, first : first + 288].reshape(2, 4, 6, 6)
 
-    def with_word(self: FakeCudnn, *given: Any) -> Any:
-        work, words = deferred(self, *given)
-        alike = int((words[0] ^ words[-1]) % 32 == 0)  # then both can be read in wider pieces
 
-        def run(others: list[int]) -> None:
-            assert others[-1] == int((others[0] ^ others[-2]) % 32 == 0)
-            work(others[:-1])
+def in_order(memory: ct.DeviceArray, place: int, order: int) -> list[ct.DeviceArray]:
+    return [part(memory, 2 * place), part(memory, 2 * place + 1)][::order]
 
-        return run, [*words, alike]
 
-    monkeypatch.setattr(FakeCudnn, "_deferred", with_word)
+# A parameter of the kernel, and two operands that change it from the seventh call on.
+DEPENDING: dict[str, tuple[Any, Any]] = {
+    "equal alignment": (  # then both can be read in wider pieces
+        lambda words: int((words[0] ^ words[-1]) % 32 == 0),
+        lambda memory, place: (part(memory, 2 * place), part(memory, 2 * place + 1, 4 * (place > 6))),
+    ),
+    "order": (
+        lambda words: int(words[0] < words[-1]),
+        lambda memory, place: in_order(memory, place, -1 if place > 6 else 1),
+    ),
+    "reversed order": (
+        lambda words: int(words[0] < words[-1]),
+        lambda memory, place: in_order(memory, place, 1 if place > 6 else -1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEPENDING)
+def test_kernel_that_depends_on_two_pointers_is_not_moved(with_word: Any, name: str) -> None:
+    word, operands = DEPENDING[name]
+    with_word(word, check=True)
     memory = ct.zeros((64, 1024))
     for place in range(12):
-        x = memory[2 * place, :288].reshape(2, 4, 6, 6)
-        first = 4 * (place > 6)  # elements
-        y = memory[2 * place + 1, first : first + 288].reshape(2, 4, 6, 6)
-        ct.transform(ct.asarray(values(place)), out=x)
-        ct.activation(x, out=y)
-        np.testing.assert_array_equal(y.numpy(), np.maximum(values(place), 0))
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_kernel_that_depends_on_the_order_of_pointers_is_not_moved(
-    host: Host, monkeypatch: pytest.MonkeyPatch, order: int
-) -> None:
-    deferred = FakeCudnn._deferred
-
-    def with_word(self: FakeCudnn, *given: Any) -> Any:
-        work, words = deferred(self, *given)
-
-        def run(others: list[int]) -> None:
-            assert others[-1] == int(others[0] < others[-2])
-            work(others[:-1])
-
-        return run, [*words, int(words[0] < words[-1])]
-
-    monkeypatch.setattr(FakeCudnn, "_deferred", with_word)
-    memory = ct.zeros((64, 1024))
-    for place in range(12):
-        turned = -order if place > 6 else order
-        x, y = [memory[2 * place + at, :288].reshape(2, 4, 6, 6) for at in (0, 1)][::turned]
+        x, y = operands(memory, place)
         ct.transform(ct.asarray(values(place)), out=x)
         ct.activation(x, out=y)
         np.testing.assert_array_equal(y.numpy(), np.maximum(values(place), 0))

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache
 from cudnn_ct._config import config
 from cudnn_ct.autotune import benchmark as agreement
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import AllocationError, ExecutionFailedError
 from cudnn_ct.ops._call import execute
-from cudnn_ct.ops._operation import Operation, Select
 from cudnn_ct.ops._replay import REPEATS
-from cudnn_ct.plans.base import AlgoRequest, request
+from cudnn_ct.plans.base import AlgoRequest
 from tests.mixed import in_thread
 
 from . import test_agreement
@@ -26,7 +24,7 @@ from .cudnn import FakeCudnn
 from .host import Host
 from .test_algorithms import on_disk, operands, ran
 from .test_conv import images
-from .test_selection import Doubling
+from .test_selection import Doubling, operation
 
 __all__ = ["on_disk"]  # a fixture, known here by its import
 MANY = 12  # calls, more than there are candidates
@@ -167,16 +165,7 @@ class Doubled:
     def __init__(self, host: Host, *names: str, problem: type[Doubling] = Doubling) -> None:
         self.source = Source(host, names)
         self.x, self.out = images(4, 3), ct.empty((4, 3))
-
-        def made(specs: Any, outs: Any, _algo: Any, *, scaled: str, aligned: bool) -> Doubling:
-            return problem(specs["x"], outs[0], scaled, aligned)
-
-        def select(problem: Doubling, params: tuple[Any, ...]) -> Select:
-            wanted = request(params[0], False, None, False, problem, lambda _: None)
-            source: Any = self.source
-            return lambda where: algo_cache.select(problem, source, where, wanted)
-
-        self._op = Operation("a doubling", made, select=select)
+        self._op = operation(self.source, kind=problem, check=lambda _: None)
 
     def __call__(self, count: int = 1) -> str:
         """Make calls whose results are checked; return the algorithm of the last one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -161,21 +161,6 @@ def test_update_that_fails_is_followed_by_the_plan_and_by_other_updates(host: Ho
     host.failing.clear()
     np.testing.assert_array_equal(two(), np.maximum(values(4), 0))
     np.testing.assert_array_equal(one.y.numpy(), np.maximum(values(3), 0))
-
-
-@pytest.fixture
-def with_word(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[int]], int]], None]:
-    """Give the kernels of the fake one more parameter, a function of the others, that they do not read."""
-    deferred = FakeCudnn._deferred
-
-    def set_word(function: Callable[[list[int]], int]) -> None:
-        def longer(self: FakeCudnn, *given: Any) -> Any:
-            work, words = deferred(self, *given)
-            return (lambda words: work(words[:-1])), [*words, function(words)]
-
-        monkeypatch.setattr(FakeCudnn, "_deferred", longer)
-
-    return set_word
 
 
 def test_work_that_depends_on_pointers_otherwise_is_not_replayed_on_other_memory(

@@ -100,21 +100,25 @@ def check_name(name: str) -> None:
         raise ValueError(f"algo is unknown: got {name!r}, expected one of {', '.join(COSTS)}")
 
 
-def operation(host: Host) -> Operation:
+def operation(
+    source: Any, name: str = "a doubling", kind: Any = Doubling, check: Any = check_name
+) -> Operation:
+    """Return an operation on one array, whose candidates are those of a source."""
+
     def problem(specs: Any, outs: Any, algo: Any, *, scaled: str, aligned: bool) -> Doubling:
-        return Doubling(specs["x"], outs[0] or specs["x"], scaled, aligned)
+        return kind(specs["x"], outs[0] or specs["x"], scaled, aligned)
 
     def select(problem: Doubling, params: tuple[Any, ...]) -> Select:
-        wanted = request(params[0], False, None, False, problem, check_name)
-        return lambda where: algo_cache.select(problem, Source(host), where, wanted)
+        wanted = request(params[0], False, None, False, problem, check)
+        return lambda where: algo_cache.select(problem, source, where, wanted)
 
-    return Operation("a doubling", problem, select=select)
+    return Operation(name, problem, select=select)
 
 
 @pytest.fixture
 def double(fake: FakeCudnn, host: Host) -> Any:
     """A function that doubles an array, and returns the selected algorithm."""
-    op = operation(host)
+    op = operation(Source(host))
 
     def call(algo: Any = "heuristic", shape: tuple[int, ...] = (2, 3), **scaling: Any) -> str:
         x = images(*shape)
