@@ -15,6 +15,7 @@ __all__ = [
     "call",
     "check_gradients",
     "differentiable",
+    "function_of",
     "mapped",
     "operands_of",
 ]
@@ -175,6 +176,19 @@ def call(case: Case, *operands: Any) -> Any:
     return found[0] if isinstance(found, tuple) else found
 
 
+def function_of(case: Case, operands: list[Any]) -> tuple[Any, list[Any]]:
+    """Return a function of the operands that are given, and these operands."""
+    places = [place for place, one in enumerate(operands) if one is not None]
+
+    def function(*arrays: Any) -> Any:
+        filled = [None] * len(operands)
+        for place, array in zip(places, arrays, strict=True):
+            filled[place] = array
+        return call(case, *filled)
+
+    return function, [operands[place] for place in places]
+
+
 def differentiable(case: Case) -> list[int]:
     """Return the places of the given operands that have gradients."""
     from cudnn_ct.gradients.formulas import needs_of
@@ -228,21 +242,14 @@ def mapped(case: Case, split: bool = False) -> tuple[Any, Any]:
     from jax.sharding import Mesh, PartitionSpec
 
     mesh = Mesh(np.array(jax.devices()), ("d",))
-    samples = [operands_of(case, seed) for seed in range(2 * mesh.size if split else 3)]
-    places = [place for place, one in enumerate(samples[0]) if one is not None]
-
-    def function(*arrays: Any) -> Any:
-        filled = [None] * len(samples[0])
-        for place, array in zip(places, arrays, strict=True):
-            filled[place] = array
-        return call(case, *filled)
-
+    made = [function_of(case, operands_of(case, seed)) for seed in range(2 * mesh.size if split else 3)]
+    function, samples = made[0][0], [given for _, given in made]
     many: Any = jax.vmap(function)
     if split:
         over = PartitionSpec("d")
-        many = jax.shard_map(many, mesh=mesh, in_specs=(over,) * len(places), out_specs=over)
-    found = jax.jit(many)(*[np.stack([one[place] for one in samples]) for place in places])
-    return found, np.stack([function(*[one[place] for place in places]) for one in samples])
+        many = jax.shard_map(many, mesh=mesh, in_specs=(over,) * len(samples[0]), out_specs=over)
+    found = jax.jit(many)(*map(np.stack, zip(*samples, strict=True)))
+    return found, np.stack([function(*given) for given in samples])
 
 
 # A program that compares each case, split over all devices, with a loop.

@@ -26,6 +26,16 @@ def operands() -> list[np.ndarray]:
     return [rng.standard_normal(shape).astype(np.float32) for shape in ((2, 6, 4, 5), (6,), (6,))]
 
 
+def placed() -> tuple[list[ct.DeviceArray], np.ndarray]:
+    """Return operands on the device, and the expected result."""
+    arrays = operands()
+    return [*map(ct.asarray, arrays)], ct.reference.group_norm(*arrays, groups=3).y
+
+
+def near(y: ct.DeviceArray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
 def composed() -> Composed:
     """Return the plan of the last call."""
     plan = context.of_device(0).last_call.selected
@@ -58,20 +68,17 @@ class Grown(SelectedPlan):
 
 
 def test_a_call_begins_again_if_a_part_needs_more_workspace() -> None:
-    x, scale, bias = operands()
-    expected = ct.reference.group_norm(x, scale, bias, groups=3).y
-    given = [ct.asarray(one) for one in (x, scale, bias)]
+    given, expected = placed()
     ct.group_norm(*given, groups=3)
     plan = composed()
     before, parts = plan.plan.workspace, parts_of(plan)
     parts[-1] = parts[-1]._replace(selected=Grown(parts[-1].selected.plan))
     plan._join()
     context.of_device(0).last_call.fresh.append(True)
-    y = ct.group_norm(*given, groups=3).y
-    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+    near(ct.group_norm(*given, groups=3).y, expected)
     assert plan.plan.workspace > before + 4000
     assert "another plan" in plan.describe()
-    np.testing.assert_allclose(ct.group_norm(*given, groups=3).y.numpy(), expected, rtol=1e-5, atol=1e-5)
+    near(ct.group_norm(*given, groups=3).y, expected)
 
 
 def test_temporaries_do_not_overlap_the_workspace_of_parts() -> None:
@@ -109,7 +116,7 @@ def test_operands_and_results_that_are_not_contiguous_are_copied() -> None:
     out = (y, ct.empty((2, 3)), ct.empty((2, 3)))
     for _ in range(4):  # the last runs are not first ones
         ct.group_norm(given, ct.asarray(scale), ct.asarray(bias), groups=3, out=out)
-        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+        near(y, expected)
 
 
 def test_a_misaligned_operand_is_computed() -> None:
@@ -118,21 +125,18 @@ def test_a_misaligned_operand_is_computed() -> None:
     moved = ct.asarray(np.concatenate([[0], x.ravel()]).astype(np.float32))[1:].reshape(x.shape)
     assert moved.pointer % 16
     y = ct.group_norm(moved, ct.asarray(scale), ct.asarray(bias), groups=3).y
-    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+    near(y, expected)
 
 
 def test_a_part_that_fails_later_may_run_another_plan() -> None:
-    x, scale, bias = operands()
-    expected = ct.reference.group_norm(x, scale, bias, groups=3).y
-    given = [ct.asarray(one) for one in (x, scale, bias)]
+    given, expected = placed()
     ct.group_norm(*given, groups=3)
     plan = composed()
     chosen = parts_of(plan)[-1].selected
     working, chosen.plan = chosen.plan, NotChosen("a plan that cuDNN rejects")
     chosen.run_other = lambda error, ctx, *arguments: working.run(ctx, *arguments) is None
     plan._join()
-    y = ct.group_norm(*given, groups=3).y
-    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+    near(ct.group_norm(*given, groups=3).y, expected)
 
 
 def test_a_composed_call_allocates_nothing_but_its_results(host: Host) -> None:
@@ -148,24 +152,20 @@ def test_a_composed_call_allocates_nothing_but_its_results(host: Host) -> None:
 
 
 def test_a_composed_call_is_captured(host: Host) -> None:
-    x, scale, bias = operands()
-    expected = ct.reference.group_norm(x, scale, bias, groups=3).y
-    given = [ct.asarray(one) for one in (x, scale, bias)]
+    given, expected = placed()
     captured = ct.capture(lambda *arrays: ct.group_norm(*arrays, groups=3).y)
     for _ in range(3):
-        np.testing.assert_allclose(captured(*given).numpy(), expected, rtol=1e-5, atol=1e-5)
+        near(captured(*given), expected)
     assert len(host.launches) == 2
 
 
 def test_a_composed_call_on_another_stream_waits_for_its_operands(host: Host) -> None:
-    x, scale, bias = operands()
-    expected = ct.reference.group_norm(x, scale, bias, groups=3).y
-    given = [ct.asarray(one) for one in (x, scale, bias)]
+    given, expected = placed()
     side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
     for _ in range(3):
         y = ct.group_norm(*given, groups=3, stream=side).y
         assert y.home is side
-        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)
+        near(y, expected)
     assert any(entry[:2] == ("wait", side.handle) for entry in host.log)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from tests.jax_cases import CASES, SHARDED, Case, call, differentiable, operands_of
+from tests.jax_cases import CASES, SHARDED, Case, differentiable, function_of, operands_of
 
 from .conftest import library
 
@@ -37,19 +37,6 @@ def door() -> Iterator[Any]:
     yield SimpleNamespace(jax=jax, ops=ctj, kernels=kernels, cpu=jax.devices("cpu")[0])
     ct.config.allow_tf32 = tf32
     jax.config.update("jax_enable_x64", before)
-
-
-def function_of(case: Case, operands: list[Any]) -> tuple[Any, list[Any]]:
-    """Return a function of the operands that are given, and these operands."""
-    places = [place for place, one in enumerate(operands) if one is not None]
-
-    def function(*arrays: Any) -> Any:
-        filled = [None] * len(operands)
-        for place, array in zip(places, arrays, strict=True):
-            filled[place] = array
-        return call(case, *filled)
-
-    return function, [operands[place] for place in places]
 
 
 def far(found: Any, expected: Any) -> float:

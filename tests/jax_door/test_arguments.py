@@ -140,17 +140,12 @@ def test_operands_are_checked_when_jax_traces(case: Any) -> None:
         jax.eval_shape(partial(function, **keywords), *operands)
 
 
-def test_labels_may_be_int64() -> None:
-    before = jax.config.read("jax_enable_x64")
-    jax.config.update("jax_enable_x64", True)
-    try:
-        logits = jnp.asarray(np.random.default_rng(0).standard_normal((6, 2, 4)))
-        integers = [np.array(one) for one in ([[1, 2], [3, 3]], [2, 2], [6, 5])]
-        assert {one.dtype.name for one in integers} == {"int64"}
-        found = jax.jit(ctj.ctc_loss)(logits, *integers)
-        expected = ctj.ctc_loss(logits, *[one.astype("int32") for one in integers])
-    finally:
-        jax.config.update("jax_enable_x64", before)
+def test_labels_may_be_int64(float64: None) -> None:
+    logits = jnp.asarray(np.random.default_rng(0).standard_normal((6, 2, 4)))
+    integers = [np.array(one) for one in ([[1, 2], [3, 3]], [2, 2], [6, 5])]
+    assert {one.dtype.name for one in integers} == {"int64"}
+    found = jax.jit(ctj.ctc_loss)(logits, *integers)
+    expected = ctj.ctc_loss(logits, *[one.astype("int32") for one in integers])
     np.testing.assert_array_equal(found, expected)
 
 
@@ -162,14 +157,9 @@ def test_symbolic_shape_is_an_error_that_names_the_operand() -> None:
         export.export(jax.jit(ctj.softmax))(shape)
 
 
-def test_epsilon_of_numpy_keeps_the_dtype_of_the_variance() -> None:
+def test_epsilon_of_numpy_keeps_the_dtype_of_the_variance(float64: None) -> None:
     x, ones = jnp.ones((2, 3, 4, 4), "float32"), jnp.ones(3, "float32")
-    before = jax.config.read("jax_enable_x64")
-    jax.config.update("jax_enable_x64", True)
-    try:
-        found = ctj.batch_norm_training(x, ones, ones, epsilon=np.float64(1e-3))
-    finally:
-        jax.config.update("jax_enable_x64", before)
+    found = ctj.batch_norm_training(x, ones, ones, epsilon=np.float64(1e-3))
     assert [one.dtype.name for one in found] == ["float32"] * 3
 
 
@@ -178,9 +168,17 @@ class WithoutTextError(ValueError):
         raise KeyError
 
 
+NOTED = ValueError("the text of the error")
+NOTED.add_note("and a note")
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
-    [(ValueError("a name \udc80"), r"a name \\udc80"), (WithoutTextError(), "WithoutTextError")],
+    [
+        (NOTED, "INVALID_ARGUMENT: ValueError: the text of the error\nand a note"),
+        (ValueError("a name \udc80"), r"a name \\udc80"),
+        (WithoutTextError(), "WithoutTextError"),
+    ],
 )
 def test_error_of_a_handler_may_have_any_text(
     error: Exception, text: str, monkeypatch: pytest.MonkeyPatch

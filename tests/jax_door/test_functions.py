@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from tests.jax_cases import CASES, SHARDED, SPLIT, Case, call, check_gradients, mapped, operands_of
+from tests.jax_cases import CASES, SHARDED, SPLIT, Case, check_gradients, function_of, mapped, operands_of
 
 jax = pytest.importorskip("jax")
 
@@ -42,15 +42,7 @@ TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 2e-3}
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_value_inside_jit_equals_the_reference(case: Case) -> None:
     operands = operands_of(case)
-    given = [one for one in operands if one is not None]
-    places = [place for place, one in enumerate(operands) if one is not None]
-
-    def function(*arrays: Any) -> Any:
-        filled = [None] * len(operands)
-        for place, array in zip(places, arrays, strict=True):
-            filled[place] = array
-        return call(case, *filled)
-
+    function, given = function_of(case, operands)
     found = jax.jit(function)(*given)
     expected = case.reference(*operands, **case.keywords)
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
@@ -236,17 +228,6 @@ def test_wrong_shapes_are_an_error_when_jax_traces() -> None:
         ctj.conv(x, w, padding="same")
 
 
-def test_exception_of_a_handler_is_an_error_of_jax_with_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        error = ValueError("the text of the error")
-        error.add_note("and a note")
-        raise error
-
-    monkeypatch.setattr(ct.reference, "lrn", fails)
-    with pytest.raises(Exception, match="INVALID_ARGUMENT: ValueError: the text of the error\nand a note"):
-        ctj.lrn(jnp.ones((1, 3, 2, 2))).block_until_ready()
-
-
 def test_float64_that_jax_would_convert_is_named() -> None:
     jax.config.update("jax_enable_x64", False)
     with pytest.raises(
@@ -281,30 +262,30 @@ def test_other_major_version_of_the_interface_is_rejected_by_name(monkeypatch: p
         ffi.check_version()
 
 
-def on_two_devices(program: str) -> Any:
-    """Return what a program prints, on two devices of the CPU."""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+def run_program(program: str, **environment: str) -> Any:
+    """Run a program in a process of its own."""
     path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **flags, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    given = {"env": {**os.environ, **environment, "PYTHONPATH": path}, "timeout": 300}
+    return subprocess.run([sys.executable, "-c", program], **given, capture_output=True, text=True)
+
+
+def on_devices(program: str, count: int = 2) -> Any:
+    """Return what a program prints, on several devices of the CPU."""
+    flags = f"--xla_force_host_platform_device_count={count}"
+    done = run_program(program, XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["devices"] == 2
+    assert found["devices"] == count
     return found["far"]
 
 
 def test_function_that_is_split_over_devices_equals_the_whole() -> None:
-    far = on_two_devices(SHARDED)
+    far = on_devices(SHARDED)
     assert max(far) < 1e-5, far
 
 
 def test_each_row_that_is_split_over_devices_equals_a_loop() -> None:
-    far = on_two_devices(SPLIT)
+    far = on_devices(SPLIT)
     assert len(far) >= len({str(case) for case in CASES})
     assert {name: value for name, value in far.items() if value > 2e-3} == {}
 
@@ -335,11 +316,7 @@ print("the program ends")
 
 
 def test_process_that_does_not_wait_for_its_result_ends() -> None:
-    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS_EARLY], env={**os.environ, "PYTHONPATH": path}, timeout=120,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_program(ENDS_EARLY)
     assert (done.returncode, done.stdout) == (0, "the program ends\n"), done.stderr
 
 

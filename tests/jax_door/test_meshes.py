@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import cudnn_ct as ct
-
 jax = pytest.importorskip("jax")
+
+from tests.jax_door.test_functions import on_devices  # noqa: E402
 
 PROGRAM = """
 import json, numpy as np, jax, jax.numpy as jnp
@@ -63,14 +57,6 @@ print(json.dumps({"devices": len(jax.devices()), "far": far}))
 
 @pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="this jax has no jax.set_mesh")
 def test_arrays_that_are_split_have_the_values_and_gradients_of_whole_ones() -> None:
-    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={**os.environ, **flags, "PYTHONPATH": path}, timeout=300,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["devices"] == 4
-    assert len(found["far"]) == 14
-    assert {name: value for name, value in found["far"].items() if value > 1e-4} == {}
+    far = on_devices(PROGRAM, 4)
+    assert len(far) == 14
+    assert {name: value for name, value in far.items() if value > 1e-4} == {}
