@@ -118,6 +118,14 @@ KINDS: dict[str, Kind] = {
     "captured": Kind((SHAPE,), None, _captured),
 }
 
+EVENTS = (
+    *("empty", "drop", "collect", "plans", "fail", "grow", "deterministic", "limit", "gone", "refuse"),
+    "behind",
+)
+FALLIBLE = (
+    *(f"cuGraphExec{kind}NodeSetParams" for kind in ("Kernel", "Memcpy", "Memset")),
+    *("cuGraphLaunch", "cuGraphInstantiate", "cuStreamBeginCapture"),
+)
 SCALABLE = {"relu", "softmax", "lrn", "pool", "conv", "transform", "batch norm", "reduce"}
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda array: array,
@@ -141,20 +149,7 @@ def sequence(rng: random.Random, length: int) -> list[tuple[Any, ...]]:
     steps: list[tuple[Any, ...]] = []
     while len(steps) < length:
         if rng.random() < 0.06:
-            events = (
-                "empty",
-                "drop",
-                "collect",
-                "plans",
-                "fail",
-                "grow",
-                "deterministic",
-                "limit",
-                "gone",
-                "refuse",
-                "behind",
-            )
-            steps.append((rng.choice(events), rng.random()))
+            steps.append((rng.choice(EVENTS), rng.random()))
             continue
         kind = rng.choice(kinds)
         one = KINDS[kind]
@@ -322,18 +317,8 @@ class Run:
         elif name == "plans":
             self.made = [{}, {}]
         elif name == "fail":
-            self.host.failing = {
-                name: 1
-                for name in (
-                    "cuGraphExecKernelNodeSetParams",
-                    "cuGraphExecMemcpyNodeSetParams",
-                    "cuGraphExecMemsetNodeSetParams",
-                    "cuGraphLaunch",
-                    "cuGraphInstantiate",
-                    "cuStreamBeginCapture",
-                )
-                if random.Random(repr((name, number))).random() < 0.2
-            }
+            failing = [name for name in FALLIBLE if random.Random(repr((name, number))).random() < 0.2]
+            self.host.failing = dict.fromkeys(failing, 1)
         elif name == "grow":
             self.fake.workspaces = {"GEMM": int(number * 4096), "ALGO_1": int(number * 4096)}
         elif name == "deterministic":

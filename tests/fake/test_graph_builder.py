@@ -70,44 +70,15 @@ def two(g: ct.Graph, dtype: str = "float32") -> Any:
     return g.input((2, 3, 5), dtype), g.input((5,), dtype)
 
 
+SLOPES = ["relu", "tanh", "sigmoid", "elu", "gelu", "softplus", "swish"]
 ONE = [
-    "abs",
-    "ceil",
-    "cos",
-    "erf",
-    "exp",
-    "floor",
-    "identity",
-    "neg",
-    "sin",
-    "tan",
-    "relu",
-    "tanh",
-    "sigmoid",
-    "elu",
-    "gelu",
-    "softplus",
-    "swish",
-    "logical_not",
+    *("abs", "ceil", "cos", "erf", "exp", "floor", "identity", "logical_not", "neg", "sin", "tan"),
+    *SLOPES,
 ]
 TWO = [
-    "add",
-    "add_square",
-    "atan2",
-    "maximum",
-    "minimum",
-    "mul",
-    "sub",
-    "equal",
-    "not_equal",
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
-    "logical_and",
-    "logical_or",
+    *("add", "add_square", "atan2", "logical_and", "logical_or", "maximum", "minimum", "mul", "sub"),
+    *("equal", "greater", "greater_equal", "less", "less_equal", "not_equal"),
 ]
-SLOPES = ["relu", "tanh", "sigmoid", "elu", "gelu", "softplus", "swish"]
 
 OF_REDUCTIONS: list[tuple[Any, Any]] = [
     ("add", 1), ("max", (0, 2)), ("min", None), ("amax", -1), ("average", 0), ("norm1", 1), ("norm2", 2)
@@ -196,32 +167,6 @@ def test_built_graph_copies_misaligned_arrays(engines: FakeCudnn) -> None:
     np.testing.assert_allclose(got.numpy(), np.exp(np.arange(1, 8)), rtol=1e-6)
     got = f(whole[:7])
     np.testing.assert_allclose(got.numpy(), np.exp(np.arange(7)), rtol=1e-6)
-
-
-def test_built_graph_rejects_arrays_that_do_not_fit(engines: FakeCudnn) -> None:
-    g = ct.Graph()
-    f = g.build(perceptron(g))
-    x, w, b = on_device(arrays_of(f.problem), f.problem)
-    with pytest.raises(TypeError, match="got 2 arrays, expected x, w, b"):
-        f(x, w)
-    with pytest.raises(TypeError, match="w must be an array on the device, not NoneType"):
-        f(x, None, b)
-    with pytest.raises(TypeError, match="got unknown z"):
-        f(x, w, z=b)
-    with pytest.raises(TypeError, match="got x twice"):
-        f(x, w, b, x=x)
-    with pytest.raises(ValueError, match=r"x has the wrong shape: got \(6, 5\), expected \(4, 6\)"):
-        f(w, w, b)
-    with pytest.raises(TypeError, match="b has the wrong dtype: got float16, expected float32"):
-        f(x, w, ct.empty((5,), "float16"))
-    with pytest.raises(ValueError, match=r"x has the wrong strides: got \(1, 4\), expected \(6, 1\)"):
-        f(ct.empty((6, 4)).T, w, b)
-    h = ct.Graph()
-    square, array = h.build(h.mul(*[h.input((4,))] * 2)), ct.zeros((4,))
-    with pytest.raises(ValueError, match="out overlaps"):
-        square(array, out=array)
-    with pytest.raises(ValueError, match="out has 2 arrays"):
-        f(x, w, b, out=(x, x))
 
 
 def test_built_graph_runs_in_threads_and_is_closed(engines: FakeCudnn) -> None:

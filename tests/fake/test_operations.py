@@ -266,22 +266,10 @@ def image(dtype: str = "float32", **where: Any) -> ct.DeviceArray:
 
 
 # Operations that take more than one C call.
-CALLS = {
-    "grid_sample": 3,
-    "grid_sample_backward": 3,
-    "spatial_transformer": 4,
-    "spatial_transformer_backward": 5,
-}
-CALLS |= {
-    "batch_norm_inference_backward": 3,
-    "reduce": 3,
-    "instance_norm": 3,
-    "group_norm": 8,
-    "group_norm_backward": 14,
-    "instance_norm_backward": 4,
-    "conv_scale_bias_activation": 3,
-}
-CALLS |= {"conv_batch_norm_statistics": 3}
+CALLS = {"group_norm": 8, "group_norm_backward": 14, "instance_norm": 3, "instance_norm_backward": 4}
+CALLS |= {"spatial_transformer": 4, "spatial_transformer_backward": 5}
+CALLS |= dict.fromkeys(("batch_norm_inference_backward", "grid_sample", "grid_sample_backward", "reduce"), 3)
+CALLS |= dict.fromkeys(("conv_batch_norm_statistics", "conv_scale_bias_activation"), 3)
 
 
 @ON_IMAGE

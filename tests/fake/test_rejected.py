@@ -59,6 +59,17 @@ def eights(shape: tuple[int, ...], dtype: str = E4) -> ct.DeviceArray:
     return ct.full(shape, 1, dtype, layout="nhwc")
 
 
+def perceptron() -> Any:
+    g = ct.Graph()
+    x, w, b = g.input((4, 6), name="x"), g.input((6, 5), name="w"), g.input((5,), name="b")
+    return g.build(g.relu(x @ w + b))
+
+
+def squared() -> Any:
+    g = ct.Graph()
+    return g.build(g.matmul(*[g.input((4, 4))] * 2))
+
+
 def graph(**changed: tuple[tuple[int, ...], str]) -> dict[str, ct.DeviceArray]:
     given = {"offsets": ((4,), "int32"), "indices": ((7,), "int32"), "x": ((5, 4), "float32")} | changed
     return {name: ct.zeros(*row) for name, row in given.items()}
@@ -292,6 +303,45 @@ ct.rms_norm(z((2, 3)), z(3), training=False, out=(None, z((2, 1)))) | ValueError
     is not set
 """
 
+# bx, bw and bb are the inputs x, w and b of a perceptron.
+BUILT = r"""
+perceptron()(bx, bw) | TypeError: got 2 arrays, expected x, w, b
+perceptron()(bx, None, bb) | TypeError: w must be an array on the device, not NoneType
+perceptron()(bx, bw, z=bb) | TypeError: got unknown z
+perceptron()(bx, bw, bb, x=bx) | TypeError: got x twice
+perceptron()(bw, bw, bb) | ValueError: x has the wrong shape: got \(6, 5\), expected \(4, 6\)
+perceptron()(bx, bw, ct.empty((5,), "float16")) | TypeError: b has the wrong dtype: got float16,
+    expected float32
+perceptron()(ct.empty((6, 4)).T, bw, bb) | ValueError: x has the wrong strides: got \(1, 4\),
+    expected \(6, 1\)
+perceptron()(bx, bw, bb, out=(bx, bx)) | ValueError: out has 2 arrays
+squared()(four, out=four) | ValueError: out overlaps
+"""
+
+# p is the address of x, which has 720 bytes.
+POINTERS = r"""
+ct.from_pointer(0, x.shape, "float32") | ValueError: pointer is null; float32\[2, 3, 5, 6\] nchw needs memory
+ct.from_pointer(-8, x.shape, "float32") | ValueError: pointer is no address: got -8
+ct.from_pointer(p + 2, x.shape, "float32") | ValueError: is not a multiple of the 4 bytes of float32
+ct.from_pointer(many.ctypes.data, x.shape, "float32") | ValueError: is not device memory: the driver has no
+    allocation there; it was freed
+ct.from_pointer(p + 4, x.shape, "float32") | ValueError: needs 720 bytes .* has 720 bytes from .*, of which
+    716 are behind the pointer
+ct.from_pointer(p, x.shape, "float32", device=1) | ValueError: on another device: got 1, expected 0; pass dev
+ct.from_pointer(p, x.shape, "float32", device=7) | ValueError: device 7 does not exist
+ct.from_pointer(p, (1,), "float32", stream=side1) | ValueError: stream is on another device: got 1, expected 0
+ct.from_pointer(p, (2,), "float32", strides=(-1,)) | ValueError: needs 8 bytes from
+ct.from_pointer(x, (1,), "float32") | TypeError: pointer must be an int, a CUdeviceptr, .*; ct\.asarray takes
+ct.from_pointer("text", (1,), "float32") | TypeError: pointer must be an int, a CUdeviceptr, .*; ct\.asarray
+ct.from_pointer(True, (1,), "float32") | TypeError: pointer must be an int, a CUdeviceptr, .*; ct\.asarray
+ct.from_pointer(None, (1,), "float32") | TypeError: pointer must be an int, a CUdeviceptr, .*; ct\.asarray
+ct.from_pointer(p, (1,), "complex64") | TypeError: cuDNN has no dtype complex64
+ct.from_pointer(p, (2, 2), "float32", strides=(1,)) | ValueError: strides \(1,\) must have one number for each
+    axis of shape \(2, 2\)
+ct.from_pointer(p, (2, 2), "float32", offset=1) | TypeError: from_pointer\(\) got an unexpected keyword
+    argument 'offset'
+"""
+
 # q is float16[1, 2, 4, 8]; fewer and more are 24 and 64 queries or keys; wide is float32 with heads of 136.
 # h is of float8, as heads makes such operands.
 ATTENTION = r"""
@@ -422,7 +472,10 @@ ct.graph_attention(*nodes, mask=z((1, 7), "float16")) | TypeError: mask has a wr
 
 ROWS = [
     line.split(" | ")
-    for text in (CONV, INT8, LAYERS, NORM, TENSORS, ARRAYS, RNN, PRODUCTS, ATTENTION, SCALED_CONV, GRAPHS)
+    for text in (
+        *(CONV, INT8, LAYERS, NORM, TENSORS, ARRAYS, RNN, PRODUCTS, BUILT, POINTERS, ATTENTION),
+        *(SCALED_CONV, GRAPHS),
+    )
     for line in text.replace("\n    ", " ").split("\n")  # long rows go on in indented lines
     if line
 ]
@@ -434,7 +487,7 @@ def names(fake: FakeCudnn, host: Host) -> dict[str, Any]:
     net, x = ct.RNN("rnn_relu", 2, 3, bias="no_bias"), images(2, 3, 5, 6)
     functions: dict[str, Any] = {
         function.__name__: function
-        for function in (images, Fake, closed, elsewhere, strided, heads, eights, graph)
+        for function in (images, Fake, closed, elsewhere, strided, heads, eights, graph, perceptron, squared)
     }
     return functions | {
         "ct": ct,
@@ -452,6 +505,8 @@ def names(fake: FakeCudnn, host: Host) -> dict[str, Any]:
         "weights": ct.zeros((net.weight_size,)),
         "seq": ct.zeros((3, 2, 2)),
         "side1": streams.as_stream(0x77, 1),
+        **{"p": x.pointer, "four": ct.zeros((4, 4))},
+        **dict(zip(("bx", "bw", "bb"), map(ct.zeros, ((4, 6), (6, 5), (5,))), strict=True)),
         "z": ct.zeros,
         "E4": E4,
         "E5": "float8_e5m2",

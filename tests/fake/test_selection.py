@@ -166,13 +166,8 @@ def test_selection_asks_again_for_another_device_or_request(fake: FakeCudnn, hos
             return super().heuristics(problem)
 
     problem, plain = Doubling(*[TensorSpec.packed((2, 3))] * 2), AlgoRequest()
-    changes = {
-        "deterministic": True,
-        "workspace_limit": 9,
-        "strict": True,
-        "max_engines": 3,
-        "compiled": False,
-    }
+    changes = {"deterministic": True, "workspace_limit": 9, "strict": True, "max_engines": 3}
+    changes |= {"compiled": False}
     requests = [plain, *(plain._replace(**{name: value}) for name, value in changes.items())]
     for device in (0, 1, 0, 1):
         with ct.use(device=device) as stream, streams.on_device(device):

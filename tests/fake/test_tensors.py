@@ -333,14 +333,8 @@ def test_large_sums_and_products_are_graphs(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     given, expected = LARGE[case]
-    plain = {
-        "dtype": "float32",
-        "op": "add",
-        "shape": (3, 5, 7, 9),
-        "layout": "nchw",
-        "least": 100,
-        "offset": 0,
-    }
+    plain = {"dtype": "float32", "op": "add", "shape": (3, 5, 7, 9), "layout": "nchw", "least": 100}
+    plain |= {"offset": 0}
     found = {name: given.get(name, value) for name, value in plain.items()}
     monkeypatch.setattr(import_module("cudnn_ct.ops.tensor"), "MIN_ELEMENTS", found["least"])
     fake.engines = True
