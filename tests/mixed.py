@@ -5,10 +5,12 @@ The rows are those of the selftest; their operands are copied to the device once
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -149,6 +151,21 @@ def in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
     """Do work in another thread, which ends; return its result, or raise its exception."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work, *arguments).result()
+
+
+@contextmanager
+def no_collecting() -> Iterator[None]:
+    """Collect garbage only on request, so that a call behaves the same each time.
+
+    Objects stay frozen, because ``gc.unfreeze()`` would also unfreeze those of ``tests/conftest.py``.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def own_stream(device: int = 0) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cudnn_ct._config import config
 from cudnn_ct.ops.conv import legacy
 from tests.layers import Place
 
@@ -30,6 +32,14 @@ def host() -> Iterator[Host]:
 def fake(host: Host) -> Iterator[FakeCudnn]:
     with cudnn_installed(host) as cudnn:
         yield cudnn
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the algorithm cache, which is on."""
+    path = tmp_path / "algo_cache"
+    monkeypatch.setattr(config, "algo_cache", str(path))
+    return path
 
 
 @pytest.fixture

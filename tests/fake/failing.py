@@ -39,6 +39,7 @@ from cudnn_ct.errors import (
     NotInitializedError,
     NotSupportedError,
 )
+from tests.mixed import no_collecting
 from tests.unit.cuda_driver import FALLIBLE
 
 from .cudnn import FakeCudnn
@@ -197,21 +198,6 @@ def unraisable() -> Iterator[list[str]]:
         yield raised
     finally:
         sys.unraisablehook = before
-
-
-@contextmanager
-def no_collecting() -> Iterator[None]:
-    """Collect garbage only on request, so that a call behaves the same each time.
-
-    Objects stay frozen, because ``gc.unfreeze()`` would also unfreeze those of ``tests/conftest.py``.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 # --- the tries ---------------------------------------------------------------------------------------------

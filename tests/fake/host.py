@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,12 @@ class Host(Driver):
     def relaxed(self) -> bool:
         """Whether captures leave this thread alone."""
         return self.mode == RELAXED
+
+    @contextmanager
+    def captured(self, stream: int) -> Iterator[Any]:
+        """Capture a stream within a block."""
+        yield self.capturing.add(stream)
+        self.capturing.clear()
 
     def orders(self, before: int, after: int) -> bool:
         """Return whether one stream waited for an event that was recorded on another."""

@@ -29,13 +29,10 @@ from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
 
 from .host import ForeignArray, Host
-from .test_algorithms import on_disk
 from .test_conv import images
 from .test_selection import Doubling, operation
 
 pytestmark = pytest.mark.usefixtures("fake")
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 class Plan:

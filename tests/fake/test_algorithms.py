@@ -27,13 +27,6 @@ from .test_conv import algorithms, images
 GUESS, TIME = "heuristic", "autotune"
 
 
-@pytest.fixture
-def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "algo_cache"
-    monkeypatch.setattr(config, "algo_cache", str(path))
-    return path
-
-
 def operands() -> tuple[ct.DeviceArray, ct.DeviceArray]:
     return images(2, 3, 5, 6), images(4, 3, 3, 3)
 

@@ -64,17 +64,15 @@ def test_operand_with_strides_of_0_or_below_is_copied_in_a_capture(
     run, x = Stream(0x77, 0), ct.asarray(numbers())
     view = x.view_as(TensorSpec(numbers().shape, strides, "float32"), 4 if -1 in strides else 0)
     out = ct.empty(numbers().shape)
-    host.capturing.add(0x77)
-    with pytest.raises(ct.NotInitializedError, match="make the same call once on this stream before"):
+    message = "make the same call once on this stream before"
+    with host.captured(0x77), pytest.raises(ct.NotInitializedError, match=message):
         ct.activation(view, out=out, stream=run)
-    host.capturing.clear()
     ct.activation(view, out=out, stream=run)
-    capture = host.capturing.add(0x77)
-    capture.deferred = True
-    host.calls.clear()
-    ct.activation(view, out=out, stream=run)
-    assert not {"cuMemcpyDtoHAsync", "cuMemAllocFromPoolAsync", "cuStreamSynchronize"} & {*host.calls}
-    host.capturing.clear()
+    with host.captured(0x77) as capture:
+        capture.deferred = True
+        host.calls.clear()
+        ct.activation(view, out=out, stream=run)
+        assert not {"cuMemcpyDtoHAsync", "cuMemAllocFromPoolAsync", "cuStreamSynchronize"} & {*host.calls}
     ct.empty_cache()
     x.fill(3)
     capture.launch()

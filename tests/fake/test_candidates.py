@@ -15,10 +15,8 @@ from cudnn_ct import Candidate, NotSupportedError
 from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
-from .test_algorithms import TIME, on_disk
+from .test_algorithms import TIME
 from .test_conv import images
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 def call(

@@ -167,10 +167,9 @@ def test_writes_to_a_copied_operand_do_not_reach_the_caller_within_another_captu
     side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
     with ct.use(stream=side):
         ct.activation(x, out=y)  # makes what this stream needs
-        graph = host.capturing.add(side.handle)
-        graph.deferred = True
-        result = inner(x, y)
-        host.capturing.clear()
+        with host.captured(side.handle) as graph:
+            graph.deferred = True
+            result = inner(x, y)
     y.fill(0)
     x.fill(3)
     graph.launch()
@@ -564,11 +563,9 @@ def test_captured_function_is_a_part_of_another_capture(fake: FakeCudnn, host: H
             )
     assert len(host.executables) == 2
     side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
-    with ct.use(stream=side):
-        graph = host.capturing.add(side.handle)
+    with ct.use(stream=side), host.captured(side.handle) as graph:
         graph.deferred = True
         inner(x)
-        host.capturing.clear()
     assert graph.graph
     assert len(host.launches) == 2, "by the first call of outer, and by the second"
 
@@ -598,12 +595,10 @@ def test_graph_is_launched_on_the_device_of_its_operands(fake: FakeCudnn, host: 
     with ct.use(device=1):
         x = ct.full(SHAPE, 1)
     side = ct.Stream(host.new_stream(), 1, owner=streams._Own())
-    with ct.use(stream=side):
-        host.capturing.add(side.handle)
+    with ct.use(stream=side), host.captured(side.handle):
         streams.set_device(0)
         captured(x)  # its kernels are captured
         assert host.current == 0
-        host.capturing.clear()
     elsewhere = ct.full(SHAPE, 1)
     with ct.use(device=1):
         x = ct.full(SHAPE, 1)

@@ -24,9 +24,6 @@ from tests.fusion_cases import FUSIONS
 from tests.mixed import in_threads
 
 from .cudnn import FakeCudnn
-from .test_algorithms import on_disk
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
 
 X = np.linspace(-2, 3, 30).reshape(2, 3, 5).astype(np.float32)
 

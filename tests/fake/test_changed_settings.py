@@ -21,11 +21,8 @@ from cudnn_ct.ops.conv import call
 from tests.mixed import in_threads
 
 from .conftest import forget
-from .test_algorithms import on_disk
 
 pytestmark = pytest.mark.usefixtures("fake")
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
 
 rng = np.random.default_rng(0)
 X, W = rng.integers(-3, 4, (2, 4, 6, 5)), rng.integers(-2, 3, (3, 4, 3, 3))

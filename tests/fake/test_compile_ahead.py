@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 import warnings
@@ -24,6 +23,7 @@ from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.legal import rules
 from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
+from tests.mixed import no_collecting
 
 from . import test_graph_source
 from .cudnn import FakeCudnn
@@ -166,8 +166,7 @@ def test_error_that_is_kept_keeps_no_array_alive() -> None:
 
         candidates.once(lambda: "the plan", build)
 
-    gc.disable()
-    try:
+    with no_collecting():
         with candidates.keeping():
             candidates.compile_ahead([partial(fail, x=x)] * 2, context.current(streams.default_stream(0)))
             for _ in range(2):
@@ -176,8 +175,6 @@ def test_error_that_is_kept_keeps_no_array_alive() -> None:
                 assert len(error.traceback) == 2
         del x, error
         assert known() is None
-    finally:
-        gc.enable()
 
 
 def test_plan_of_the_first_engine_is_compiled_once(fake: FakeCudnn) -> None:

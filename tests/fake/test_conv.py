@@ -255,15 +255,13 @@ def test_captured_workspace_is_kept(fake: FakeCudnn, host: Host) -> None:
     small, large, w = images(1, 3, 5, 6), images(2, 3, 5, 6), images(4, 3, 3, 3)
     run = Stream(0x77, 0)
     fake.workspaces = {"GEMM": 100}
-    host.capturing.add(0x77)
-    with pytest.raises(NotInitializedError, match="make the same call once on this stream before capturing"):
+    message = "make the same call once on this stream before capturing"
+    with host.captured(0x77), pytest.raises(NotInitializedError, match=message):
         ct.conv(small, w, stream=run)
-    host.capturing.clear()
     ct.conv(small, w, stream=run)
-    host.capturing.add(0x77)
-    y = ct.conv(small, w, stream=run)
-    captured = fake.calls[-1][1][8]
-    host.capturing.clear()
+    with host.captured(0x77):
+        y = ct.conv(small, w, stream=run)
+        captured = fake.calls[-1][1][8]
     fake.workspaces = {"GEMM": 5000}
     ct.conv(large, w, stream=run)
     ct.empty_cache()
@@ -275,10 +273,9 @@ def test_captured_engine_is_kept_with_its_pointers(fake: FakeCudnn, host: Host) 
     fake.engines = True
     x, w, run = images(1, 3, 5, 6), images(4, 3, 3, 3), Stream(0x77, 0)
     y, pinned = ct.conv(x, w, stream=run), testing.cache_sizes()["captured"].entries
-    host.capturing.add(0x77)
-    ct.conv(x, w, out=y, stream=run)
-    assert testing.cache_sizes()["captured"].entries >= pinned + 3  # handle, plan, pointers
-    host.capturing.clear()
+    with host.captured(0x77):
+        ct.conv(x, w, out=y, stream=run)
+        assert testing.cache_sizes()["captured"].entries >= pinned + 3  # handle, plan, pointers
 
 
 def test_first_call_runs_in_relaxed_capture_mode_and_later_calls_do_not(fake: FakeCudnn, host: Host) -> None:

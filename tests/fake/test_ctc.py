@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,14 +40,6 @@ def check(got: Any, case: CTCCase = BATCH, tolerance: float = 1e-5) -> None:
     expected = ct.reference.ctc_loss(case.logits, *case.integers, normalization=case.normalization)
     np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=tolerance)
     np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=tolerance)
-
-
-@contextmanager
-def capturing(host: Host) -> Iterator[None]:
-    """A capture on the stream of number 77."""
-    host.capturing.add(77)
-    yield
-    host.capturing.clear()
 
 
 @settings(max_examples=3 * settings.default.max_examples)
@@ -225,7 +216,7 @@ def test_copies_of_labels_are_waited_for_once(host: Host) -> None:
     stream = streams.Stream(77, 0)
     call(LABELLED)
     assert not [line for line in host.log if line[0] == "synchronize"]
-    with capturing(host), pytest.raises(NotInitializedError, match="not seen before on this stream"):
+    with host.captured(77), pytest.raises(NotInitializedError, match="not seen before on this stream"):
         call(LABELLED, stream=stream)
     for times in (3, 0):  # labels, their lengths and the steps
         logits = ct.asarray(LABELLED.logits)
@@ -249,7 +240,7 @@ def test_captured_with_labels_of_the_host(host: Host) -> None:
     case = BATCH._replace(labels=((1, 2), (), (3, 3)), steps=(4, 2, 2))  # the last is impossible
     call(case, stream=stream)
     pinned = testing.cache_sizes()["captured"].entries
-    with capturing(host):
+    with host.captured(77):
         got = call(case, stream=stream)
         assert testing.cache_sizes()["captured"].entries == pinned + 5  # handle, workspace, three copies
         with pytest.raises(NotInitializedError, match=r"not seen before .* make the same call once"):
@@ -261,7 +252,7 @@ def test_captured_with_labels_on_the_device(host: Host) -> None:
     stream = streams.Stream(77, 0)
     on_device = dict(zip(NAMES, map(ct.asarray, LABELLED.integers), strict=True))
     call(LABELLED, **on_device, stream=stream)
-    with capturing(host):
+    with host.captured(77):
         got = call(LABELLED, **on_device, stream=stream)
         counts = [ct.asarray(np.array([2, 0], dtype)) for dtype in ("int64", "int32")]
         for name, wrong, error, message in (

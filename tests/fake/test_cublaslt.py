@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -38,11 +37,6 @@ class SlowEngines(FakeCudnn):
     def cudnnBackendExecute(self, *args: Any) -> None:
         self.host.clock += 4.0
         super().cudnnBackendExecute(*args)
-
-
-@pytest.fixture
-def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ct.config, "algo_cache", str(tmp_path / "algo_cache"))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,8 +102,7 @@ def test_debug_does_not_synchronize_a_capture(debug: FakeCudnn, host: Host) -> N
     assert "cuStreamSynchronize" not in host.calls
 
 
-def test_debug_does_not_store_timings(debug: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache"))
+def test_debug_does_not_store_timings(debug: FakeCudnn, on_disk: Path, tmp_path: Path) -> None:
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     ct.conv(x, w, algo="autotune")
     assert not ct.export_algo_cache(tmp_path / "out.json")

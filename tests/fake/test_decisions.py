@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from itertools import count
 from pathlib import Path
@@ -33,17 +32,15 @@ from cudnn_ct.plans.base import AlgoRequest, Candidate
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
-from tests.mixed import in_threads
+from tests.mixed import in_threads, no_collecting
 
 from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import Host
-from .test_algorithms import GUESS, TIME, on_disk, operands, ran
+from .test_algorithms import GUESS, TIME, operands, ran
 from .test_conv import algorithms, images
 
 pytestmark = pytest.mark.usefixtures("fake")
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 # --- failures ---
@@ -137,10 +134,9 @@ def test_warm_call_times_when_the_timing_of_its_predecessor_failed(
         x, w = operands()
         ct.conv(x, w, algo=TIME)  # the stored row
         fake.unrunnable = {"GEMM"}
-        host.capturing.add(0x77)
-        with pytest.raises(NotInitializedError, match="make the same call once before capturing it"):
+        message = "make the same call once before capturing it"
+        with host.captured(0x77), pytest.raises(NotInitializedError, match=message):
             ct.conv(x, w, algo=TIME)
-        host.capturing.clear()
         assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
 
 
@@ -309,14 +305,10 @@ def test_failed_candidates_keep_nothing_of_the_caller(algo: str) -> None:
         assert result == [10.0]
         return weakref.ref(array), choice
 
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collecting():
         array, choice = caller()
         assert array() is None
         assert choice.candidate.algorithm == "good"
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize(

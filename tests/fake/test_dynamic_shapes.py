@@ -21,9 +21,6 @@ from tests.both.dynamic_shapes import *  # noqa: F403
 
 from .cudnn import FakeCudnn
 from .installed import forget
-from .test_algorithms import on_disk
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 @pytest.fixture(autouse=True)

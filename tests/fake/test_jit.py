@@ -28,9 +28,7 @@ from tests.jit_cases import BY_GRAPHS, OTHERS, failures
 from tests.strategies import lay_out, own, shifted
 
 from .cudnn import FakeCudnn
-from .test_algorithms import TIME, on_disk
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
+from .test_algorithms import TIME
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:

@@ -14,10 +14,7 @@ from cudnn_ct.ops.conv.candidates import SOURCE
 
 from .cudnn import FakeCudnn
 from .host import Host
-from .test_algorithms import on_disk
 from .test_conv import images
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
 
 LARGE, SMALL = "GEMM", "IMPLICIT_GEMM"
 MANY = 2**22  # bytes that count as a large workspace here

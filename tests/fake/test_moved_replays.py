@@ -15,6 +15,7 @@ from cudnn_ct.cuda import driver, graph, replay
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.ops import _operation
 from tests.both.replays import values
+from tests.mixed import no_collecting
 from tests.unit.cuda_driver import Capture
 
 from .cudnn import FakeCudnn
@@ -49,14 +50,10 @@ def test_counts_of_runs_are_bounded_when_each_call_has_another_factor(host: Host
 
 def test_captures_that_cannot_be_moved_are_destroyed_at_once(host: Host, with_word: Any) -> None:
     with_word(sum)
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collecting():
         kept = [relu_on_new_memory(seed) for seed in range(4)]
         assert host.calls.count("cuGraphInstantiate") == 0 or kept
         assert not host.graphs
-    finally:
-        gc.enable()
 
 
 def test_calls_in_place_are_not_captured_for_other_memory(host: Host) -> None:

@@ -22,11 +22,10 @@ from . import test_agreement
 from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import Host
-from .test_algorithms import on_disk, operands, ran
+from .test_algorithms import operands, ran
 from .test_conv import images
 from .test_selection import Doubling, operation
 
-__all__ = ["on_disk"]  # a fixture, known here by its import
 MANY = 12  # calls, more than there are candidates
 
 

@@ -340,9 +340,8 @@ def test_second_call_is_captured(host: Host, operation: str) -> None:
         out = ct.full(expected.shape, np.nan)
         call(*arguments, **keywords, out=out)
         out.fill(np.nan)
-        host.capturing.add(OTHER)
-        call(*arguments, **keywords, out=out)
-        host.capturing.clear()
+        with host.captured(OTHER):
+            call(*arguments, **keywords, out=out)
         np.testing.assert_array_equal(out.numpy(), expected)
 
 

@@ -33,11 +33,8 @@ from tests.layers import several
 
 from .cudnn import FakeCudnn
 from .host import Host
-from .test_algorithms import on_disk
 from .test_conv import images
 from .test_graph_source import clip
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 @pytest.fixture(autouse=True)

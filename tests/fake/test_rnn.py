@@ -309,10 +309,7 @@ def test_a_compiled_network_is_built_once_for_each_batch_before_it_runs(fake: Fa
     assert built == [2, 2, 4]  # for packed and for padded data, then for the other batch
 
 
-def test_autotune_takes_the_fastest_and_keeps_it(
-    fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache"))
+def test_autotune_takes_the_fastest_and_keeps_it(fake: FakeCudnn, on_disk: Path) -> None:
     costs = (5.0, 4.0, 1.5, 9.0)
     fake.costs = dict(zip(map(str.upper, RNN_ALGOS), costs, strict=True))
     fake.refused = {"PERSIST_STATIC"}
@@ -477,13 +474,12 @@ ONLY_INFERENCE = "only passes with training=False can be captured"
 
 def check_not_captured(host: Host, fake: FakeCudnn, call: Callable[[], Any], message: str) -> None:
     """The call raises in a capture and enqueues nothing."""
-    host.capturing.add(SIDE)
-    fake.calls.clear()
-    host.calls.clear()
-    host.log.clear()
-    with pytest.raises(ct.NotInitializedError, match=message):
-        call()
-    host.capturing.clear()
+    with host.captured(SIDE):
+        fake.calls.clear()
+        host.calls.clear()
+        host.log.clear()
+        with pytest.raises(ct.NotInitializedError, match=message):
+            call()
     assert not {FORWARD, "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"} & set(fake.names())
     assert not {"cuMemcpyDtoDAsync", "synchronize"} & {*host.calls, *(entry[0] for entry in host.log)}
 
@@ -495,9 +491,8 @@ def test_a_captured_call_pins_its_plan(fake: FakeCudnn, host: Host) -> None:
     other = partial(net.forward, x, w, lengths=(3, 2), out=out, stream=SIDE)
     check_not_captured(host, fake, other, "must be made once before, on the same stream")
     pinned = testing.cache_sizes()["captured"].entries
-    host.capturing.add(SIDE)
-    net.forward(x, w, out=out, stream=SIDE)
-    host.capturing.clear()
+    with host.captured(SIDE):
+        net.forward(x, w, out=out, stream=SIDE)
     assert testing.cache_sizes()["captured"].entries > pinned
     del net, other
     gc.collect()
@@ -529,9 +524,8 @@ def test_a_capture_waits_for_nothing(fake: FakeCudnn, host: Host) -> None:
     call = partial(net.forward, x, w, lengths=(3, 1), out=out, stream=SIDE)
     check_not_captured(host, fake, call, "make the same call once on this stream before")
     call()
-    host.capturing.add(SIDE)
-    call()
-    host.capturing.clear()
+    with host.captured(SIDE):
+        call()
 
 
 def test_lengths_are_kept_until_other_streams_are_done(host: Host) -> None:

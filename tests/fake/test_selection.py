@@ -23,10 +23,7 @@ from cudnn_ct.shapes.specs import TensorSpec
 
 from .cudnn import FakeCudnn
 from .host import Host
-from .test_algorithms import on_disk
 from .test_conv import images
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 class Doubling(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.ops import _call, _prepared, _replay, activation
 from tests.both.replays import configured
 from tests.fake.cudnn import FakeCudnn
-from tests.mixed import in_thread
+from tests.mixed import in_thread, no_collecting
 from tests.torch_door.test_read import _tensors_on_a_device  # noqa: F401
 
 
@@ -349,13 +348,9 @@ def test_context_of_a_thread_ends_with_it(slow: list[int]) -> None:
         assert len(slow) == 2
         kept.append(weakref.ref(context.of_device(0)))
 
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collecting():
         in_thread(work)
         assert kept[0]() is None
-    finally:
-        gc.enable()
 
 
 def test_graph_with_several_results_writes_those_that_are_given(door: FakeCudnn) -> None:
