@@ -54,6 +54,13 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
+def called_once() -> tuple[Any, ct.DeviceArray]:
+    """Return a captured function after its first call, and its operand."""
+    captured, x = ct.capture(relu), ct.full(SHAPE, 1)
+    captured(x)
+    return captured, x
+
+
 # --- results -----------------------------------------------------------------------------------------------
 
 
@@ -197,8 +204,7 @@ def test_results_keep_their_structure(fake: FakeCudnn) -> None:
 
 
 def test_results_are_overwritten_by_the_next_replay_and_copies_are_not(fake: FakeCudnn) -> None:
-    captured = ct.capture(relu)
-    captured(ct.full(SHAPE, 1))
+    captured, _ = called_once()
     y = captured(ct.full(SHAPE, 2))
     kept = y.copy()
     assert captured(ct.full(SHAPE, 3)) is y
@@ -207,8 +213,7 @@ def test_results_are_overwritten_by_the_next_replay_and_copies_are_not(fake: Fak
 
 
 def test_closed_result_is_made_again(fake: FakeCudnn) -> None:
-    captured = ct.capture(relu)
-    captured(ct.full(SHAPE, 1))
+    captured, _ = called_once()
     for value in (2, 3):
         with captured(ct.full(SHAPE, value)) as y:
             assert (y.numpy() == value).all()
@@ -397,9 +402,7 @@ def test_operand_with_strides_below_0_is_copied(fake: FakeCudnn) -> None:
 def test_first_launch_on_a_stream_waits_for_the_memory_and_for_other_launches(
     fake: FakeCudnn, host: Host
 ) -> None:
-    captured = ct.capture(relu)
-    x = ct.full(SHAPE, 1)
-    captured(x)
+    captured, x = called_once()
     y = captured(x)
     y.fill(9, stream=0x99)
     with ct.use(stream=SIDE):
@@ -509,9 +512,7 @@ def test_results_over_common_memory_share_their_order(fake: FakeCudnn, host: Hos
 
 
 def test_launches_on_two_streams_are_ordered(fake: FakeCudnn, host: Host) -> None:
-    captured = ct.capture(relu)
-    x = ct.full(SHAPE, 1)
-    captured(x)
+    captured, x = called_once()
     y = captured(x)
     host.log.clear()
     with ct.use(stream=SIDE):
@@ -530,10 +531,8 @@ def test_launches_on_two_streams_are_ordered(fake: FakeCudnn, host: Host) -> Non
 
 
 def test_memory_is_freed_after_launches_on_all_streams(fake: FakeCudnn, host: Host) -> None:
-    captured = ct.capture(relu)
-    x = ct.full(SHAPE, 1)
+    captured, x = called_once()
     side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
-    captured(x)
     y = captured(x)
     with ct.use(stream=side):
         captured(x)
@@ -896,9 +895,7 @@ def test_failing_call_of_the_driver_is_reported(function: str, fake: FakeCudnn, 
 
 
 def test_launch_that_fails_is_raised(fake: FakeCudnn, host: Host) -> None:
-    captured = ct.capture(relu)
-    x = ct.full(SHAPE, 1)
-    captured(x)
+    captured, x = called_once()
     host.failing["cuGraphLaunch"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(ct.ExecutionFailedError, match=r"launching a CUDA graph failed: .*ILLEGAL_ADDRESS"):
         captured(x)
