@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -177,26 +178,23 @@ def test_damaged_certificate_is_ignored_with_one_warning(fake: FakeCudnn, on_dis
     assert len(fake.executed) == 3  # compared again
 
 
-def test_comparison_is_skipped_without_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "memory_info", lambda device: (10, 10))
+@pytest.mark.parametrize(
+    ("setting", "runs", "expected"),
+    [
+        ((memory, "memory_info", lambda device: (10, 10)), 1, "not certified: a comparison needs .*"),
+        ((ct.config, "certify_seconds", 0), 2, "not certified: no second opinion within 0 s"),
+        ((ct.config, "certify", "off"), 1, ""),
+    ],
+    ids=["memory", "time", "off"],
+)
+def test_engine_runs_alone_when_nothing_is_compared(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, setting: Any, runs: int, expected: str
+) -> None:
+    monkeypatch.setattr(*setting)
     f = built()
     check(f)
-    assert certificate(f).startswith("not certified: a comparison needs")
-
-
-def test_comparison_is_skipped_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ct.config, "certify_seconds", 0)
-    f = built()
-    check(f)
-    assert certificate(f) == "not certified: no second opinion within 0 s"
-
-
-def test_setting_off_runs_the_engine_alone(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ct.config, "certify", "off")
-    f = built()
-    check(f)
-    assert fake.executed == [0]
-    assert certificate(f) == ""
+    assert fake.executed == [0] * runs
+    assert re.fullmatch(expected, certificate(f))
 
 
 def test_named_engine_is_not_compared_unless_all_are(

@@ -65,23 +65,18 @@ def test_a_call_is_left_to_torch_once_torch_was_faster(block: ctt.enable, timed:
     assert left_of(block, "softmax") == 5
 
 
-def test_a_call_is_served_if_torch_was_not_faster(block: ctt.enable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "torch_is_faster", lambda *_: False)
+def without_memory(*_: object) -> bool:
+    raise torch.OutOfMemoryError("no memory for the results of torch")
+
+
+@pytest.mark.parametrize("measured", [lambda *_: False, without_memory], ids=["slower", "fails"])
+def test_a_call_is_served_unless_torch_was_faster(
+    block: ctt.enable, monkeypatch: pytest.MonkeyPatch, measured: Any
+) -> None:
+    monkeypatch.setattr(serving, "torch_is_faster", measured)
     for _ in range(3 * faster.TIMED):
         F.softmax(X, 1)
     assert block.report().served == {"softmax": 3 * faster.TIMED}
-
-
-def test_a_measurement_that_fails_leaves_a_call_served(
-    block: ctt.enable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> bool:
-        raise torch.OutOfMemoryError("no memory for the results of torch")
-
-    monkeypatch.setattr(serving, "torch_is_faster", fail)
-    for _ in range(2 * faster.TIMED):
-        F.softmax(X, 1)
-    assert block.report().served == {"softmax": 2 * faster.TIMED}
 
 
 @pytest.mark.parametrize("setting", ["benchmark", "deterministic", "any", "capture"])

@@ -42,17 +42,18 @@ def test_the_second_call_calls_no_function(full: list[str]) -> None:
     assert full == ["conv"]
 
 
+def same_gradients(y: Any, x: Any, w: Any, needing: list[Any]) -> None:
+    """Compare the gradients of a convolution with those of torch."""
+    found, expected = (torch.autograd.grad(one.square().sum(), needing) for one in (y, F.conv2d(x, w)))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_gradients_are_recorded_without_the_dispatcher(full: list[str]) -> None:
     for _ in range(3):
         x, w = torch.randn(2, 3, 6, 6, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
         y = ctt.conv(x, w)
         assert type(y.grad_fn).__name__ == "RecordedBackward"
-        torch.testing.assert_close(
-            torch.autograd.grad(y.square().sum(), (x, w)),
-            torch.autograd.grad(F.conv2d(x, w).square().sum(), (x, w)),
-            rtol=1e-4,
-            atol=1e-4,
-        )
+        same_gradients(y, x, w, [x, w])
     assert sorted(full) == ["conv", "conv_backward_data", "conv_backward_filter"]
 
 
@@ -76,18 +77,17 @@ def test_a_function_that_takes_other_memory_is_called_again(full: list[str]) -> 
 
 
 def test_operands_that_share_memory_are_no_example(full: list[str]) -> None:
+    def attend(*operands: torch.Tensor) -> None:
+        expected = F.scaled_dot_product_attention(*operands)
+        torch.testing.assert_close(ctt.attention(*operands), expected, rtol=1e-2, atol=1e-2)
+
     x = torch.randn(1, 1, 4, 8, dtype=torch.float16)
-    ctt.attention(x, x, x)
+    attend(x, x, x)
     assert full == ["attention"]
     for _ in range(2):
-        q, k, v = torch.randn(3, 1, 1, 4, 8, dtype=torch.float16)
-        torch.testing.assert_close(
-            ctt.attention(q, k, v), F.scaled_dot_product_attention(q, k, v), rtol=1e-2, atol=1e-2
-        )
+        attend(*torch.randn(3, 1, 1, 4, 8, dtype=torch.float16))
     assert full == ["attention", "attention"]
-    torch.testing.assert_close(
-        ctt.attention(x, x, x), F.scaled_dot_product_attention(x, x, x), rtol=1e-2, atol=1e-2
-    )
+    attend(x, x, x)
     assert full == ["attention", "attention"]
 
 
@@ -225,12 +225,7 @@ def test_a_known_call_records_what_its_operands_need(found: list[str], how: str)
         needing = [one for one in (x, w) if one.requires_grad]
         assert y.requires_grad == bool(needing)
         if needing:
-            torch.testing.assert_close(
-                torch.autograd.grad(y.square().sum(), needing),
-                torch.autograd.grad(F.conv2d(x, w).square().sum(), needing),
-                rtol=1e-4,
-                atol=1e-4,
-            )
+            same_gradients(y, x, w, needing)
 
 
 @pytest.fixture(params=[True, False], ids=["guarded", "not guarded"])

@@ -162,33 +162,36 @@ def test_a_tensor_that_is_given_twice_is_known_where_it_is_given_twice() -> None
         assert found[0][1:] == (*[one.data_ptr() for one in operands], out.data_ptr())
 
 
+def learnt(*arrays: Any) -> tuple[list[Any], Known]:
+    """Return arrays, and the readers that know them."""
+    known = Known()
+    known.learn([*arrays], [None], read_arrays(arrays, [None], None))
+    assert known.find([*arrays], [None]) is not None
+    return [*arrays], known
+
+
+def check_unread(arrays: list[Any], known: Known) -> None:
+    assert known.find(arrays, [None]) is None
+    assert read_arrays(arrays, [None], None) is None
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_an_operand_without_a_shape_among_known_ones_is_not_read(place: int) -> None:
-    arrays, known = [torch.randn(2, 4, 6) for _ in range(3)], Known()
-    known.learn(arrays, [None], read_arrays(arrays, [None], None))
-    assert known.find(arrays, [None]) is not None
-    other: list[Any] = [*arrays]
-    other[place] = Shapeless()
-    assert known.find(other, [None]) is None
-    assert read_arrays(other, [None], None) is None
+    arrays, known = learnt(*[torch.randn(2, 4, 6) for _ in range(3)])
+    arrays[place] = Shapeless()
+    check_unread(arrays, known)
 
 
 def test_a_known_tensor_that_requires_a_gradient_is_refused_where_one_is_recorded() -> None:
-    arrays, known = [torch.randn(2, 3), nn.Parameter(torch.randn(3))], Known()
     with torch.no_grad():
-        known.learn(arrays, [None], read_arrays(arrays, [None], None))
-        assert known.find(arrays, [None]) is not None
-    assert known.find(arrays, [None]) is None
-    assert read_arrays(arrays, [None], None) is None
+        given = learnt(torch.randn(2, 3), nn.Parameter(torch.randn(3)))
+    check_unread(*given)
 
 
 def test_a_known_tensor_without_memory_is_not_read() -> None:
-    arrays, known = [torch.randn(2, 3), torch.randn(3)], Known()
-    known.learn(arrays, [None], read_arrays(arrays, [None], None))
-    assert known.find(arrays, [None]) is not None
+    arrays, known = learnt(torch.randn(2, 3), torch.randn(3))
     arrays[0].untyped_storage().resize_(0)
-    assert known.find(arrays, [None]) is None
-    assert read_arrays(arrays, [None], None) is None
+    check_unread(arrays, known)
 
 
 def test_other_streams_of_the_call_are_compared() -> None:
