@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -320,21 +321,24 @@ def test_packed_sequences_with_gaps_equal_those_without(on_device: bool) -> None
             np.testing.assert_allclose(sparse, right, atol=4e-3)
 
 
-def test_lengths_that_a_plan_adds_stay_until_the_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lengths belong to the default stream, which may use their memory again when the plan ends."""
-    kept: list[int] = []
-    monkeypatch.setattr(DeviceNumbers, "keep_until_done", lambda self, stream: kept.append(stream.handle))
+def with_pages() -> None:
     q, pages = ct.full((2, 1, 4, 8), 1, "float16"), ct.full((4, 1, 4, 8), 1, "float16")
     table, lengths = (ct.asarray(np.array(one, np.int32)) for one in ([[0, 1], [2, 3]], [8, 5]))
     ct.attention(q, pages, pages, page_table=table, lengths_kv=lengths, stream=SIDE)
-    assert kept == [SIDE]
 
 
-def test_default_scales_stay_until_the_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_scales() -> None:
+    ct.scaled_attention(*[ct.full((1, 1, 16, 16), 1, "float8_e4m3")] * 3, stream=SIDE)
+
+
+@pytest.mark.parametrize("call", [with_pages, with_scales])
+def test_numbers_that_a_plan_adds_stay_until_the_work_is_done(
+    call: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths and scales belong to the default stream, which may use their memory when the plan ends."""
     kept: list[int] = []
     monkeypatch.setattr(DeviceNumbers, "keep_until_done", lambda self, stream: kept.append(stream.handle))
-    q = ct.full((1, 1, 16, 16), 1, "float8_e4m3")
-    ct.scaled_attention(q, q, q, stream=SIDE)
+    call()
     assert kept == [SIDE]
 
 

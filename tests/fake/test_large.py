@@ -19,8 +19,8 @@ from .host import Host
 LIMIT = 300
 
 
-@pytest.fixture
-def limit(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _limit(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let cuDNN and the package take fewer elements."""
     fake.max_elements = LIMIT
     fake.engines = True
@@ -84,7 +84,6 @@ CALLS: dict[str, tuple[str, Arrays, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("name", CALLS)
 def test_large_tensors_are_computed_in_pieces(fake: FakeCudnn, host: Host, name: str) -> None:
     operation, operands, keywords = CALLS[name]
@@ -97,7 +96,6 @@ def test_large_tensors_are_computed_in_pieces(fake: FakeCudnn, host: Host, name:
             )
 
 
-@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("operation", ["batch_norm_training", "reduce"])
 def test_error_names_the_limit_when_a_large_tensor_is_not_split(
     fake: FakeCudnn, host: Host, operation: str
@@ -113,7 +111,6 @@ def test_error_names_the_limit_when_a_large_tensor_is_not_split(
         calls[operation]()
 
 
-@pytest.mark.usefixtures("limit")
 def test_calls_in_pieces_are_replayed(fake: FakeCudnn, host: Host) -> None:
     x, out = ct.asarray(image(0, ROWS)), ct.empty(ROWS)
     for value in range(20):
@@ -122,7 +119,6 @@ def test_calls_in_pieces_are_replayed(fake: FakeCudnn, host: Host) -> None:
         np.testing.assert_allclose(out.numpy(), 1 / 40, rtol=1e-6)
 
 
-@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_in_pieces_are_replayed_on_other_memory(fake: FakeCudnn, host: Host, name: str) -> None:
     operation, operands, keywords = CALLS[name]
@@ -140,7 +136,6 @@ def test_calls_in_pieces_are_replayed_on_other_memory(fake: FakeCudnn, host: Hos
     assert host.calls.count("cuGraphLaunch") > 0
 
 
-@pytest.mark.usefixtures("limit")
 def test_pieces_at_misaligned_offsets_take_no_kernel_for_aligned_memory(fake: FakeCudnn, host: Host) -> None:
     y, dy = image(0, (53, 41)), image(1, (53, 41))
     got = ct.softmax_backward(ct.asarray(dy), ct.asarray(y), axis=1)
@@ -151,7 +146,6 @@ def test_pieces_at_misaligned_offsets_take_no_kernel_for_aligned_memory(fake: Fa
     assert [mode == modes[1] for mode in modes] == misaligned
 
 
-@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("key", [np.s_[:, ::-1], np.s_[::-1, 1:]])
 def test_large_reversed_operands_are_copied(fake: FakeCudnn, host: Host, key: Any) -> None:
     x = ct.asarray(image(0, ROWS))

@@ -20,8 +20,8 @@ LARGE, SMALL = "GEMM", "IMPLICIT_GEMM"
 MANY = 2**22  # bytes that count as a large workspace here
 
 
-@pytest.fixture
-def cheap(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _cheap(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workspaces of 4 MiB be large, and the memory write that much in a millisecond."""
     monkeypatch.setattr(measurement, "LARGE_WORKSPACE", MANY - 1)
     monkeypatch.setattr(measurement, "FASTEST_MEMORY", MANY)
@@ -38,12 +38,10 @@ def tuned() -> tuple[str, str]:
     return plan.candidate.algorithm, plan.describe()
 
 
-@pytest.mark.usefixtures("cheap")
 def test_large_workspace_is_timed_when_it_may_pay(fake: FakeCudnn, host: Host) -> None:
     assert tuned()[0] == LARGE.lower()
 
 
-@pytest.mark.usefixtures("cheap")
 def test_candidate_is_rejected_when_its_workspace_takes_longer_than_the_fastest(
     fake: FakeCudnn, host: Host, on_disk: Any
 ) -> None:
@@ -58,7 +56,6 @@ def test_candidate_is_rejected_when_its_workspace_takes_longer_than_the_fastest(
     assert row.time_ms is not None, "a table times everything"
 
 
-@pytest.mark.usefixtures("cheap")
 @pytest.mark.parametrize(("free", "total"), [(MANY // 2, 2**40), (MANY // 2, MANY // 2)])
 def test_candidate_is_rejected_without_an_allocation_when_memory_does_not_suffice(
     fake: FakeCudnn, host: Host, on_disk: Any, monkeypatch: pytest.MonkeyPatch, free: int, total: int
@@ -83,7 +80,6 @@ def _noting(host: Host, allocated: list[int]) -> Any:
     return noting
 
 
-@pytest.mark.usefixtures("cheap")
 def test_workspace_of_the_plan_is_bounded_when_the_row_has_none(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
