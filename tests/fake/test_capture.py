@@ -30,6 +30,8 @@ from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .installed import cudnn_installed, host_installed
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 SHAPE = (2, 4, 6, 6)
 SIDE = 0x77
 
@@ -133,7 +135,7 @@ def test_replay_calls_no_function_of_cudnn_and_runs_no_python(fake: FakeCudnn, h
     assert len(host.launches) == 2
 
 
-def test_first_call_updates_state_once(fake: FakeCudnn) -> None:
+def test_first_call_updates_state_once() -> None:
     total = ct.zeros(SHAPE)
     captured = ct.capture(lambda x: ct.op_tensor(total, x, op="add", out=total))
     x = ct.full(SHAPE, 2)
@@ -153,9 +155,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.filterwarnings("ignore:.*runs without a CUDA graph:cudnn_ct.CudnnWarning")
 @pytest.mark.parametrize("foreign", [False, True])
 @pytest.mark.parametrize("write", WRITES)
-def test_writes_to_a_copied_operand_do_not_reach_the_caller(
-    fake: FakeCudnn, host: Host, write: str, foreign: bool
-) -> None:
+def test_writes_to_a_copied_operand_do_not_reach_the_caller(host: Host, write: str, foreign: bool) -> None:
     captured = ct.capture(WRITES[write])
     for seed in (1, 2, 3):
         values = image(seed)[:, 1:, :, 2:]
@@ -165,9 +165,7 @@ def test_writes_to_a_copied_operand_do_not_reach_the_caller(
         np.testing.assert_array_equal(x.numpy(), values)
 
 
-def test_writes_to_a_copied_operand_do_not_reach_the_caller_within_another_capture(
-    fake: FakeCudnn, host: Host
-) -> None:
+def test_writes_to_a_copied_operand_do_not_reach_the_caller_within_another_capture(host: Host) -> None:
     inner = ct.capture(lambda x, y: ct.activation(ct.scale(x, alpha=2), out=y))
     x, y = ct.full(SHAPE, 1), ct.zeros(SHAPE)
     inner(x, y)
@@ -186,7 +184,7 @@ def test_writes_to_a_copied_operand_do_not_reach_the_caller_within_another_captu
     context._pinned.clear()
 
 
-def test_results_keep_their_structure(fake: FakeCudnn) -> None:
+def test_results_keep_their_structure() -> None:
     class Pair(NamedTuple):
         first: Any
         rest: Any
@@ -203,7 +201,7 @@ def test_results_keep_their_structure(fake: FakeCudnn) -> None:
         np.testing.assert_array_equal(found.rest["a"][1][0].numpy(), 2 * image(seed))
 
 
-def test_results_are_overwritten_by_the_next_replay_and_copies_are_not(fake: FakeCudnn) -> None:
+def test_results_are_overwritten_by_the_next_replay_and_copies_are_not() -> None:
     captured, _ = called_once()
     y = captured(ct.full(SHAPE, 2))
     kept = y.copy()
@@ -212,7 +210,7 @@ def test_results_are_overwritten_by_the_next_replay_and_copies_are_not(fake: Fak
     assert (kept.numpy() == 2).all()
 
 
-def test_closed_result_is_made_again(fake: FakeCudnn) -> None:
+def test_closed_result_is_made_again() -> None:
     captured, _ = called_once()
     for value in (2, 3):
         with captured(ct.full(SHAPE, value)) as y:
@@ -220,7 +218,7 @@ def test_closed_result_is_made_again(fake: FakeCudnn) -> None:
         assert y.closed
 
 
-def test_signature_has_shapes_types_and_values(fake: FakeCudnn, host: Host) -> None:
+def test_signature_has_shapes_types_and_values() -> None:
     calls = []
     captured = ct.capture(lambda x, power=1, mode="relu": calls.append(power) or ct.activation(x, mode=mode))
     x = ct.full(SHAPE, 1)
@@ -239,7 +237,7 @@ def test_signature_has_shapes_types_and_values(fake: FakeCudnn, host: Host) -> N
     assert len(calls) == 2 * 10
 
 
-def test_operands_may_be_in_containers(fake: FakeCudnn) -> None:
+def test_operands_may_be_in_containers() -> None:
     captured = ct.capture(lambda pair, *, more: ct.add(ct.add(*pair), more["b"]))
     for seed in (1, 2, 3):
         x, y, b = (ct.asarray(image(seed + place)) for place in (0, 1, 2))
@@ -247,7 +245,7 @@ def test_operands_may_be_in_containers(fake: FakeCudnn) -> None:
         np.testing.assert_array_equal(found.numpy(), x.numpy() + y.numpy() + b.numpy())
 
 
-def test_least_recently_used_graph_is_destroyed(fake: FakeCudnn, host: Host) -> None:
+def test_least_recently_used_graph_is_destroyed(host: Host) -> None:
     calls = []
     captured = ct.capture(lambda x: calls.append(x.shape) or ct.activation(x), max_signatures=2)
     one, two, three = (ct.full((n, 2, 3, 3), n) for n in (1, 2, 3))
@@ -261,7 +259,7 @@ def test_least_recently_used_graph_is_destroyed(fake: FakeCudnn, host: Host) -> 
     assert len(calls) == 2
 
 
-def test_array_of_another_library_is_an_operand(fake: FakeCudnn, host: Host) -> None:
+def test_array_of_another_library_is_an_operand(host: Host) -> None:
     captured = ct.capture(relu)
     for seed in (1, 2, 3):
         y = captured(ForeignArray(host, image(seed)))
@@ -269,7 +267,7 @@ def test_array_of_another_library_is_an_operand(fake: FakeCudnn, host: Host) -> 
     assert len(host.launches) == 2
 
 
-def test_unaligned_operands_and_empty_ones_are_copied(fake: FakeCudnn, host: Host) -> None:
+def test_unaligned_operands_and_empty_ones_are_copied() -> None:
     flat = [ct.asarray(image(seed, (65,)))[1:].reshape(1, 4, 4, 4) for seed in (1, 2)]
     captured = ct.capture(lambda x, empty: (ct.activation(x), empty.shape))
     for x in flat:
@@ -278,7 +276,7 @@ def test_unaligned_operands_and_empty_ones_are_copied(fake: FakeCudnn, host: Hos
         assert shape == (0, 3)
 
 
-def test_method_and_decorator_with_arguments_are_captured(fake: FakeCudnn) -> None:
+def test_method_and_decorator_with_arguments_are_captured() -> None:
     class Network:
         """A docstring."""
 
@@ -299,7 +297,7 @@ def test_method_and_decorator_with_arguments_are_captured(fake: FakeCudnn) -> No
 
 
 @pytest.mark.parametrize("lengths", [None, (3, 1)])
-def test_recurrent_network_is_replayed(fake: FakeCudnn, host: Host, lengths: Any) -> None:
+def test_recurrent_network_is_replayed(host: Host, lengths: Any) -> None:
     network = ct.RNN("gru", 4, 4)
     w = ct.asarray(image(1, (network.weight_size,)) / 8)
     captured = ct.capture(lambda x: network.forward(x, w, lengths=lengths)[:2])
@@ -314,7 +312,7 @@ def test_recurrent_network_is_replayed(fake: FakeCudnn, host: Host, lengths: Any
         ct.capture(lambda x: network.forward(x, w, training=True).y)(x)
 
 
-def test_ctc_loss_with_labels_on_the_host_is_replayed(fake: FakeCudnn, host: Host) -> None:
+def test_ctc_loss_with_labels_on_the_host_is_replayed(host: Host) -> None:
     captured = ct.capture(lambda x: ct.ctc_loss(x, [1, 2, 1], [2, 1], [4, 3]).loss)
     with without_warnings():
         for seed in (1, 2, 3):
@@ -327,7 +325,7 @@ def test_ctc_loss_with_labels_on_the_host_is_replayed(fake: FakeCudnn, host: Hos
 # --- operands by pointer -----------------------------------------------------------------------------------
 
 
-def test_operand_by_pointer_is_read_and_written_in_place(fake: FakeCudnn, host: Host) -> None:
+def test_operand_by_pointer_is_read_and_written_in_place(host: Host) -> None:
     captured = ct.capture(lambda x, out: ct.activation(x, out=out), operands="pointer")
     x, y = ct.full(SHAPE, 1), ct.zeros(SHAPE)
     captured(x, y)
@@ -342,7 +340,7 @@ def test_operand_by_pointer_is_read_and_written_in_place(fake: FakeCudnn, host: 
     assert (y.numpy() == 7).all()
 
 
-def test_operand_by_pointer_stays_in_memory(fake: FakeCudnn, host: Host) -> None:
+def test_operand_by_pointer_stays_in_memory(host: Host) -> None:
     captured = ct.capture(relu, operands="pointer")
     x = ct.full(SHAPE, 1)
     captured(x)
@@ -357,7 +355,7 @@ def test_operand_by_pointer_stays_in_memory(fake: FakeCudnn, host: Host) -> None
 # --- streams -----------------------------------------------------------------------------------------------
 
 
-def test_launch_waits_for_operands_and_arrays_from_outside(fake: FakeCudnn, host: Host) -> None:
+def test_launch_waits_for_operands_and_arrays_from_outside(host: Host) -> None:
     w, x = ct.full(SHAPE, 1), ct.full(SHAPE, 2)
     captured = ct.capture(lambda x: ct.add(x, w))
     captured(x)
@@ -378,9 +376,7 @@ def test_launch_waits_for_operands_and_arrays_from_outside(fake: FakeCudnn, host
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["operand", "array from outside"])
-def test_operand_is_overwritten_after_a_launch_on_another_stream(
-    fake: FakeCudnn, host: Host, place: int
-) -> None:
+def test_operand_is_overwritten_after_a_launch_on_another_stream(host: Host, place: int) -> None:
     arrays = ct.full(SHAPE, 1), ct.full(SHAPE, 2)
     captured = ct.capture(lambda x: ct.add(x, arrays[1]))
     captured(arrays[0])
@@ -392,16 +388,14 @@ def test_operand_is_overwritten_after_a_launch_on_another_stream(
     assert SIDE in awaited(host, 1)
 
 
-def test_operand_with_strides_below_0_is_copied(fake: FakeCudnn) -> None:
+def test_operand_with_strides_below_0_is_copied() -> None:
     captured = ct.capture(lambda x: ct.activation(x[:, ::-1]))
     for seed in (1, 2, 3):
         found = captured(ct.asarray(image(seed))[:, ::-1])
         np.testing.assert_array_equal(found.numpy(), image(seed).clip(0))
 
 
-def test_first_launch_on_a_stream_waits_for_the_memory_and_for_other_launches(
-    fake: FakeCudnn, host: Host
-) -> None:
+def test_first_launch_on_a_stream_waits_for_the_memory_and_for_other_launches(host: Host) -> None:
     captured, x = called_once()
     y = captured(x)
     y.fill(9, stream=0x99)
@@ -419,7 +413,7 @@ def test_first_launch_on_a_stream_waits_for_the_memory_and_for_other_launches(
     assert awaited(host, 0x55)[0] == SIDE, "the earlier launch, before operands are copied"
 
 
-def test_array_that_the_graph_writes_is_ordered(fake: FakeCudnn, host: Host) -> None:
+def test_array_that_the_graph_writes_is_ordered(host: Host) -> None:
     state = ct.zeros(SHAPE)
     captured = ct.capture(lambda x: ct.activation(x, out=state))
     x = ct.full(SHAPE, 2)
@@ -435,7 +429,7 @@ def test_array_that_the_graph_writes_is_ordered(fake: FakeCudnn, host: Host) -> 
     assert state.writer is streams.default_stream(0)
 
 
-def test_results_that_are_operands_may_be_passed_back(fake: FakeCudnn) -> None:
+def test_results_that_are_operands_may_be_passed_back() -> None:
     """They lie in the memory of operands, which the copies of others overwrite."""
 
     def fibonacci(now: Any, before: Any) -> Any:
@@ -464,7 +458,7 @@ def test_results_that_are_operands_may_be_passed_back(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(view.numpy(), x[:, 1:])
 
 
-def test_operand_is_copied_after_readers_of_a_result_in_its_memory(fake: FakeCudnn, host: Host) -> None:
+def test_operand_is_copied_after_readers_of_a_result_in_its_memory(host: Host) -> None:
     captured = ct.capture(lambda x: (x, ct.activation(x)))
     captured(ct.full(SHAPE, 1))
     y, _ = captured(ct.full(SHAPE, 2))
@@ -475,7 +469,7 @@ def test_operand_is_copied_after_readers_of_a_result_in_its_memory(fake: FakeCud
     assert made == ["cuStreamWaitEvent", "cuMemcpyDtoDAsync", "cuGraphLaunch"]
 
 
-def test_array_whose_views_are_written_keeps_its_writer(fake: FakeCudnn, host: Host) -> None:
+def test_array_whose_views_are_written_keeps_its_writer(host: Host) -> None:
     state = ct.zeros((2, *SHAPE[1:]))
 
     def halves(x: Any) -> None:
@@ -494,7 +488,7 @@ def test_array_whose_views_are_written_keeps_its_writer(fake: FakeCudnn, host: H
     assert (state.numpy() == 2).all()
 
 
-def test_results_over_common_memory_share_their_order(fake: FakeCudnn, host: Host) -> None:
+def test_results_over_common_memory_share_their_order(host: Host) -> None:
     def two(x: Any) -> Any:
         y = ct.activation(x)
         return y, y[:1], ct.activation(y)
@@ -511,7 +505,7 @@ def test_results_over_common_memory_share_their_order(fake: FakeCudnn, host: Hos
     assert host.orders(SIDE, 1)
 
 
-def test_launches_on_two_streams_are_ordered(fake: FakeCudnn, host: Host) -> None:
+def test_launches_on_two_streams_are_ordered(host: Host) -> None:
     captured, x = called_once()
     y = captured(x)
     host.log.clear()
@@ -530,7 +524,7 @@ def test_launches_on_two_streams_are_ordered(fake: FakeCudnn, host: Host) -> Non
     assert host.orders(SIDE, 1)
 
 
-def test_memory_is_freed_after_launches_on_all_streams(fake: FakeCudnn, host: Host) -> None:
+def test_memory_is_freed_after_launches_on_all_streams(host: Host) -> None:
     captured, x = called_once()
     side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
     y = captured(x)
@@ -550,7 +544,7 @@ def test_memory_is_freed_after_launches_on_all_streams(fake: FakeCudnn, host: Ho
     assert host.orders(side.handle, home)
 
 
-def test_captured_function_is_a_part_of_another_capture(fake: FakeCudnn, host: Host) -> None:
+def test_captured_function_is_a_part_of_another_capture(host: Host) -> None:
     inner = ct.capture(relu)
     outer = ct.capture(lambda x: ct.add(inner(x), x))
     x = ct.full(SHAPE, 2)
@@ -569,7 +563,7 @@ def test_captured_function_is_a_part_of_another_capture(fake: FakeCudnn, host: H
     assert len(host.launches) == 2, "by the first call of outer, and by the second"
 
 
-def test_threads_have_graphs_of_their_own(fake: FakeCudnn, host: Host) -> None:
+def test_threads_have_graphs_of_their_own() -> None:
     captured = ct.capture(relu)
 
     def work(number: int) -> None:
@@ -581,7 +575,7 @@ def test_threads_have_graphs_of_their_own(fake: FakeCudnn, host: Host) -> None:
     captured.close()
 
 
-def test_graph_is_launched_on_the_device_of_its_operands(fake: FakeCudnn, host: Host) -> None:
+def test_graph_is_launched_on_the_device_of_its_operands(host: Host) -> None:
     captured = ct.capture(relu)
     for device in (0, 1):
         with ct.use(device=device):
@@ -608,7 +602,7 @@ def test_graph_is_launched_on_the_device_of_its_operands(fake: FakeCudnn, host: 
 # --- memory ------------------------------------------------------------------------------------------------
 
 
-def test_intermediate_memory_is_reused_within_the_graph(fake: FakeCudnn, host: Host) -> None:
+def test_intermediate_memory_is_reused_within_the_graph(host: Host) -> None:
     def chain(x: Any) -> Any:
         for _ in range(10):
             x = ct.activation(x, mode="tanh")
@@ -626,7 +620,7 @@ def test_intermediate_memory_is_reused_within_the_graph(fake: FakeCudnn, host: H
     assert not host.executables
 
 
-def test_array_kept_by_the_function_keeps_its_memory(fake: FakeCudnn, host: Host) -> None:
+def test_array_kept_by_the_function_keeps_its_memory() -> None:
     kept = []
     captured = ct.capture(lambda x: kept.append(ct.activation(x)) or ct.add(x, x))
     x = ct.full(SHAPE, 3)
@@ -640,7 +634,7 @@ def test_array_kept_by_the_function_keeps_its_memory(fake: FakeCudnn, host: Host
     assert not graph._idle_streams, "the array belongs to the stream"
 
 
-def test_workspace_belongs_to_the_graph(fake: FakeCudnn, host: Host) -> None:
+def test_workspace_belongs_to_the_graph(fake: FakeCudnn) -> None:
     fake.workspaces = {"GEMM": 4096, "IMPLICIT_GEMM": 4096}
     w = ct.full((4, 4, 3, 3), 1)
     captured = ct.capture(lambda x: ct.conv(x, w, algo="none", padding=1))
@@ -653,7 +647,7 @@ def test_workspace_belongs_to_the_graph(fake: FakeCudnn, host: Host) -> None:
     assert len(context._pinned) == before == 0
 
 
-def test_capture_is_collected_with_its_cycle(fake: FakeCudnn, host: Host) -> None:
+def test_capture_is_collected_with_its_cycle(host: Host) -> None:
     class Owner:
         def __init__(self) -> None:
             self.w = ct.full(SHAPE, 1)
@@ -670,7 +664,7 @@ def test_capture_is_collected_with_its_cycle(fake: FakeCudnn, host: Host) -> Non
     assert not host.executables
 
 
-def test_description_counts_graphs_while_another_thread_drops_them(fake: FakeCudnn) -> None:
+def test_description_counts_graphs_while_another_thread_drops_them() -> None:
     captured = ct.capture(relu)
     captured(ct.zeros(SHAPE))
     (graphs,) = captured._of_threads()
@@ -691,7 +685,7 @@ def test_description_counts_graphs_while_another_thread_drops_them(fake: FakeCud
     assert "graphs 1" in repr(captured)
 
 
-def test_first_call_returns_its_results_when_another_thread_closes_the_function(fake: FakeCudnn) -> None:
+def test_first_call_returns_its_results_when_another_thread_closes_the_function() -> None:
     class Closed(OrderedDict[Any, Any]):
         """Graphs that another thread drops when they are too many, before the oldest one is dropped."""
 
@@ -706,7 +700,7 @@ def test_first_call_returns_its_results_when_another_thread_closes_the_function(
     assert captured(ct.full((3,), 2)).numpy().tolist() == [2, 2, 2]
 
 
-def test_close_frees_everything_and_ends_calls(fake: FakeCudnn, host: Host) -> None:
+def test_close_frees_everything_and_ends_calls(host: Host) -> None:
     captured = ct.capture(relu)
     x = ct.full(SHAPE, 1)
     before = host.used()
@@ -799,7 +793,7 @@ FAILURES = {
 
 @pytest.mark.parametrize("function", FAILURES, ids=lambda function: function.__name__)
 def test_failure_is_reported_once_and_calls_run_without_a_graph(
-    function: Callable[[Any], Any], fake: FakeCudnn, host: Host
+    function: Callable[[Any], Any], host: Host
 ) -> None:
     STATES[:] = [ct.DropoutState(0.5, seed=1)] if function is dropped else []
     calls = []
@@ -831,7 +825,7 @@ def test_failure_is_reported_once_and_calls_run_without_a_graph(
     assert (ct.activation(x).numpy() == 1).all()
 
 
-def test_other_signatures_are_recorded_after_a_failure(fake: FakeCudnn, host: Host) -> None:
+def test_other_signatures_are_recorded_after_a_failure(host: Host) -> None:
     captured = ct.capture(lambda x, read: (read and x.numpy(), ct.activation(x))[1])
     x = ct.full(SHAPE, 1)
     with pytest.warns(ct.CudnnWarning):
@@ -842,14 +836,14 @@ def test_other_signatures_are_recorded_after_a_failure(fake: FakeCudnn, host: Ho
     assert "signatures without a graph: 1" in captured.describe()
 
 
-def test_error_of_the_first_call_is_raised(fake: FakeCudnn, host: Host) -> None:
+def test_error_of_the_first_call_is_raised(host: Host) -> None:
     captured = ct.capture(lambda x: ct.conv(x, x[0]))
     with pytest.raises(ValueError, match="w"), without_warnings():
         captured(ct.full(SHAPE, 1))
     assert not host.executables
 
 
-def test_stream_that_was_not_joined_is_reported(fake: FakeCudnn, host: Host) -> None:
+def test_stream_that_was_not_joined_is_reported(host: Host) -> None:
     def forked(x: Any) -> Any:
         for capture in list(host.capturing.values()):
             host.capturing.add(0x99).joined_to = capture
@@ -860,7 +854,7 @@ def test_stream_that_was_not_joined_is_reported(fake: FakeCudnn, host: Host) -> 
     assert not host.capturing
 
 
-def test_call_on_a_joined_stream_is_recorded(fake: FakeCudnn, host: Host) -> None:
+def test_call_on_a_joined_stream_is_recorded(host: Host) -> None:
     side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
 
     def forked(x: Any) -> Any:
@@ -882,7 +876,7 @@ def test_call_on_a_joined_stream_is_recorded(fake: FakeCudnn, host: Host) -> Non
 
 
 @pytest.mark.parametrize("function", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate"])
-def test_failing_call_of_the_driver_is_reported(function: str, fake: FakeCudnn, host: Host) -> None:
+def test_failing_call_of_the_driver_is_reported(function: str, host: Host) -> None:
     captured = ct.capture(relu)
     host.failing[function] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.warns(ct.CudnnWarning, match="CUDA_ERROR_OUT_OF_MEMORY"):
@@ -894,7 +888,7 @@ def test_failing_call_of_the_driver_is_reported(function: str, fake: FakeCudnn, 
     assert not host.graphs
 
 
-def test_launch_that_fails_is_raised(fake: FakeCudnn, host: Host) -> None:
+def test_launch_that_fails_is_raised(host: Host) -> None:
     captured, x = called_once()
     host.failing["cuGraphLaunch"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(ct.ExecutionFailedError, match=r"launching a CUDA graph failed: .*ILLEGAL_ADDRESS"):
@@ -903,7 +897,7 @@ def test_launch_that_fails_is_raised(fake: FakeCudnn, host: Host) -> None:
     assert (captured(x).numpy() == 1).all()
 
 
-def test_recording_without_memory_runs_without_a_graph(fake: FakeCudnn, host: Host) -> None:
+def test_recording_without_memory_runs_without_a_graph(host: Host) -> None:
     x = ct.full((64, 4, 16, 16), 1)
     captured = ct.capture(lambda x: ct.activation(ct.activation(x)))
     host.limit = host.used() + 3 * x.nbytes + 4096
@@ -926,7 +920,7 @@ def test_capture_rejects_wrong_arguments(arguments: Any, error: type[Exception],
         ct.capture(**arguments)
 
 
-def test_argument_that_is_no_array_must_be_hashable(fake: FakeCudnn) -> None:
+def test_argument_that_is_no_array_must_be_hashable() -> None:
     captured = ct.capture(lambda x, scale=1: ct.activation(x))
     x = ct.full(SHAPE, 1)
     on_host = SimpleNamespace(__dlpack__=None, __dlpack_device__=lambda: (1, 0))
@@ -955,9 +949,7 @@ class Entered:
         self.log.append(("leave", *self.what))
 
 
-def test_torch_and_cupy_follow_the_recording(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_and_cupy_follow_the_recording(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[Any] = []
     current = SimpleNamespace(cuda_stream=0, ptr=0x55)
     torch, cupy = ModuleType("torch"), ModuleType("cupy")
@@ -1004,7 +996,7 @@ def test_torch_and_cupy_follow_the_recording(
 
 
 @pytest.mark.parametrize("kind", [float, np.float32])
-def test_zeros_of_both_signs_and_nan_are_signatures(fake: FakeCudnn, kind: type[float]) -> None:
+def test_zeros_of_both_signs_and_nan_are_signatures(kind: type[float]) -> None:
     captured = ct.capture(lambda x, value: ct.fill(ct.transform(x), value))
     x = ct.zeros((3,))
     for _ in range(2):
@@ -1015,7 +1007,7 @@ def test_zeros_of_both_signs_and_nan_are_signatures(fake: FakeCudnn, kind: type[
     captured.close()
 
 
-def test_settings_and_the_device_in_use_belong_to_the_signature(fake: FakeCudnn) -> None:
+def test_settings_and_the_device_in_use_belong_to_the_signature() -> None:
     captured = ct.capture(lambda: ct.zeros((3,)))
     for device in (0, 1, 0, 1):
         with ct.use(device=device):

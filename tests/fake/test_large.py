@@ -85,7 +85,7 @@ CALLS: dict[str, tuple[str, Arrays, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_large_tensors_are_computed_in_pieces(fake: FakeCudnn, host: Host, name: str) -> None:
+def test_large_tensors_are_computed_in_pieces(name: str) -> None:
     operation, operands, keywords = CALLS[name]
     results = several(getattr(ct, operation)(*map(ct.asarray, operands), **keywords))
     expected = several(getattr(ct.reference, operation)(*operands, **keywords))
@@ -97,9 +97,7 @@ def test_large_tensors_are_computed_in_pieces(fake: FakeCudnn, host: Host, name:
 
 
 @pytest.mark.parametrize("operation", ["batch_norm_training", "reduce"])
-def test_error_names_the_limit_when_a_large_tensor_is_not_split(
-    fake: FakeCudnn, host: Host, operation: str
-) -> None:
+def test_error_names_the_limit_when_a_large_tensor_is_not_split(operation: str) -> None:
     x = ct.asarray(image())
     calls: dict[str, Callable[[], Any]] = {
         "batch_norm_training": lambda: ct.batch_norm_training(x, *[ct.full((1, 4, 1, 1), 1)] * 2),
@@ -111,7 +109,7 @@ def test_error_names_the_limit_when_a_large_tensor_is_not_split(
         calls[operation]()
 
 
-def test_calls_in_pieces_are_replayed(fake: FakeCudnn, host: Host) -> None:
+def test_calls_in_pieces_are_replayed() -> None:
     x, out = ct.asarray(image(0, ROWS)), ct.empty(ROWS)
     for value in range(20):
         x.fill(value)
@@ -120,7 +118,7 @@ def test_calls_in_pieces_are_replayed(fake: FakeCudnn, host: Host) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_calls_in_pieces_are_replayed_on_other_memory(fake: FakeCudnn, host: Host, name: str) -> None:
+def test_calls_in_pieces_are_replayed_on_other_memory(host: Host, name: str) -> None:
     operation, operands, keywords = CALLS[name]
     expected, kept = several(getattr(ct.reference, operation)(*operands, **keywords)), []
     with testing.replay_after(1):
@@ -136,7 +134,7 @@ def test_calls_in_pieces_are_replayed_on_other_memory(fake: FakeCudnn, host: Hos
     assert host.calls.count("cuGraphLaunch") > 0
 
 
-def test_pieces_at_misaligned_offsets_take_no_kernel_for_aligned_memory(fake: FakeCudnn, host: Host) -> None:
+def test_pieces_at_misaligned_offsets_take_no_kernel_for_aligned_memory(fake: FakeCudnn) -> None:
     y, dy = image(0, (53, 41)), image(1, (53, 41))
     got = ct.softmax_backward(ct.asarray(dy), ct.asarray(y), axis=1)
     np.testing.assert_allclose(got.numpy(), ct.reference.softmax_backward(dy, y, axis=1), rtol=1e-4)
@@ -147,7 +145,7 @@ def test_pieces_at_misaligned_offsets_take_no_kernel_for_aligned_memory(fake: Fa
 
 
 @pytest.mark.parametrize("key", [np.s_[:, ::-1], np.s_[::-1, 1:]])
-def test_large_reversed_operands_are_copied(fake: FakeCudnn, host: Host, key: Any) -> None:
+def test_large_reversed_operands_are_copied(key: Any) -> None:
     x = ct.asarray(image(0, ROWS))
     np.testing.assert_array_equal(x[key].copy().numpy(), image(0, ROWS)[key])
     np.testing.assert_array_equal(ct.activation(x[key]).numpy(), image(0, ROWS)[key].clip(0))
