@@ -906,20 +906,6 @@ def test_recording_without_memory_runs_without_a_graph(host: Host) -> None:
     assert (y.numpy() == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"function": 3}, TypeError, "function must be callable: got int"),
-        ({"function": relu, "operands": "both"}, ValueError, "operands"),
-        ({"function": relu, "max_signatures": 0}, ValueError, "max_signatures must be positive: got 0"),
-        ({"function": relu, "max_signatures": "a"}, TypeError, "max_signatures"),
-    ],
-)
-def test_capture_rejects_wrong_arguments(arguments: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ct.capture(**arguments)
-
-
 def test_argument_that_is_no_array_must_be_hashable() -> None:
     captured = ct.capture(lambda x, scale=1: ct.activation(x))
     x = ct.full(SHAPE, 1)

@@ -255,40 +255,6 @@ def test_wrong_shapes_are_rejected_with_numbers(
         getattr(ct.reference, operation)(*map(np.zeros, shapes))
 
 
-GATES = r"got \(2, 9, 9\), expected \(N, channels, 3, length\); pass x.reshape\(2, 3, 3, 9\)"
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"x": (2, 9, 9)}, GATES),
-        ({"w_proj": (3, 2, 4)}, r"w_proj has a wrong shape: got \(3, 2, 4\), expected \(3, 3, width\)"),
-        ({"w_proj": (3, 3, 33)}, "the width of w_proj is not supported: got 33, expected 2 to 32"),
-        ({"w_mixer": (3, 1)}, "the width of w_mixer is not supported: got 1, expected 2 to 256"),
-        ({"skip_bias": (4,)}, r"skip_bias has a wrong shape: got \(4,\), expected \(3,\)"),
-    ],
-)
-def test_wrong_shapes_with_gates_are_rejected_with_numbers(
-    fake: FakeCudnn, changed: dict[str, tuple[int, ...]], message: str
-) -> None:
-    shapes = {name: array.shape for name, array in gated().items()} | changed
-    with pytest.raises(ValueError, match=message):
-        ct.b2b_causal_conv1d(*[ct.zeros(shapes[name]) for name in OPERANDS["b2b_causal_conv1d"]])
-
-
-def test_other_dtypes_and_activations_are_rejected(fake: FakeCudnn) -> None:
-    x, w = ct.zeros((2, 3, 7)), ct.zeros((3, 4))
-    with pytest.raises(TypeError, match="x is float32 and w is float16"):
-        ct.causal_conv1d(x, w.astype("float16"))
-    with pytest.raises(TypeError, match="not int8"):
-        ct.causal_conv1d(ct.zeros((2, 3, 7), "int8"), ct.zeros((3, 4), "int8"))
-    with pytest.raises(ValueError, match="activation must be one of silu, swish, identity: got 'relu'"):
-        ct.causal_conv1d(x, w, activation="relu")  # type: ignore[arg-type]
-    *given, bias = (ct.zeros(gated()[name].shape) for name in OPERANDS["b2b_causal_conv1d"])
-    with pytest.raises(TypeError, match="x is float32 and skip_bias is float16"):
-        ct.b2b_causal_conv1d(*given, bias.astype("float16"))
-
-
 @pytest.mark.parametrize("found", ["", "/usr/lib/libnvrtc.so.13"])
 def test_failed_compilation_names_nvrtc(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     monkeypatch.setattr(FakeLibrary, "nvrtc", (found,) * bool(found))

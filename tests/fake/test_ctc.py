@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from tests.strategies import shifted
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
-from .test_conv import images
 
 pytestmark = pytest.mark.usefixtures("fake")
 
@@ -278,33 +276,6 @@ def test_labels_on_the_host_are_the_fallback(fake: FakeCudnn, name: str) -> None
     fake.fail["cudnnCTCLoss"] = 3000
     with pytest.raises(NotSupportedError, match=r"(?s)support this CTC loss \(deterministic\).*rejected"):
         call()
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda: {"logits": BATCH.logits}, TypeError, "logits must be an array on the device"),
-        (lambda: {"logits": ct.zeros((6, 3, 4), "int32")}, TypeError, "float32, float64, not int32"),
-        (lambda: {"logits": ct.zeros((6, 12))}, ValueError, r"have shape \(6, 12\); expected \(T, N, A\)"),
-        (lambda: {"labels": [1, 2, 3, 4]}, ValueError, "sequence 2 has the label 4; .* between 0 and 3"),
-        (lambda: {"blank": 3}, NotSupportedError, "blank is 3; cuDNN has the blank at 0"),
-        (lambda: {"blank": 4}, ValueError, "blank must be between 0 and 3"),
-        (lambda: {"algo": "quick"}, ValueError, "algo must be one of deterministic, non_deterministic"),
-        (lambda: {"out": (None, None, None)}, ValueError, "out has 3 arrays; the results are loss, gradient"),
-        (lambda: {"out": ct.zeros((6, 3, 5))}, ValueError, r"out.gradient has shape \(6, 3, 5\)"),
-        (lambda: {"out": (ct.zeros((3,), "float16"), None)}, TypeError, "out.loss is float16; the result is"),
-    ],
-)
-def test_ctc_loss_rejects_arguments(change: Callable[[], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call(**change())
-
-
-def test_more_labels_than_cudnn_takes_and_none_that_it_could() -> None:
-    with pytest.raises(NotSupportedError, match=r"shape \(2, 1, 1\): a blank alone; cuDNN wants a label"):
-        ct.ctc_loss(images(2, 1, 1), [], [0], [2])
-    with pytest.raises(NotSupportedError, match="sequence 1 has 256 labels; cuDNN takes 255"):
-        ct.ctc_loss(images(512, 2, 3), [[1] * 256] * 2, [2, 256], [512, 512])
 
 
 def test_the_gradient_may_not_lie_over_the_logits() -> None:

@@ -24,6 +24,7 @@ from cudnn_ct_dnn.checks import check_context as dnn_context
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .test_conv import images
+from .test_ctc import call as ctc
 
 
 class Fake:
@@ -57,6 +58,12 @@ def heads(*shape: int, dtype: str = E4) -> ct.DeviceArray:
 
 def eights(shape: tuple[int, ...], dtype: str = E4) -> ct.DeviceArray:
     return ct.full(shape, 1, dtype, layout="nhwc")
+
+
+def gated(**changed: ct.DeviceArray) -> ct.DeviceArray:
+    shapes = {"x": (2, 3, 3, 9), "w_proj": (3, 3, 4), "w_mixer": (3, 7), "skip_bias": (3,)}
+    operands = {name: ct.zeros(shape) for name, shape in shapes.items()}
+    return ct.b2b_causal_conv1d(**operands | changed)
 
 
 def perceptron() -> Any:
@@ -125,7 +132,6 @@ ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x) | TypeError: x must be
 ct.lrn(x, k=float("nan")) | ValueError: must be finite
 ct.activation(x, coefficient=10**400) | ValueError: too large for a float
 ct.spatial_transformer(x, images(2, 2, 3), scale_width=1e308) | ValueError: 5 x inf pixels
-ct.DropoutState().restore([-1] * 64) | ValueError: saved has invalid values
 ct.lrn(x, lrn_beta=0) | ValueError: lrn_beta must be at least 0.01: got 0
 ct.lrn(images(2, 3)) | ValueError: expected \(N, C, \*spatial\)
 ct.activation_backward(images(3, 5), images(2, 3, 5), images(2, 3, 5)) | ValueError: dy has shape \(3, 5\)
@@ -143,6 +149,58 @@ ct.pool(x, window=2, padding=((0, 1), (0, 0)), mode="average_exc_pad") | NotSupp
 ct.pool(x, window={2}) | TypeError: is not a valid parameter
 ct.pool(x, window=(2, {3})) | TypeError: is not a valid parameter
 ct.pool_backward(images(2, 3, 2, 2), x, ct.pool(x, window=2), window=2) | ValueError: dy .*gives \(2, 3, 2,
+"""
+
+# `dropped` is the mask of a dropout of float32[2, 3].
+DROPOUT = r"""
+ct.DropoutState().restore([-1] * 64) | ValueError: saved has invalid values
+ct.DropoutState(1) | ValueError: probability must be at least 0 and less than 1: got 1
+ct.DropoutState("half") | TypeError: probability must be a number
+ct.DropoutState(0.5, seed=-1) | ValueError: seed must be between 0 and .*, got -1
+ct.dropout(x, 0.5) | TypeError: state must be a ct.DropoutState, not float
+ct.dropout_backward(images(2, 3), dropped, ct.DropoutState()) | ValueError: mask belongs to another state
+ct.dropout_backward(images(2, 3).T, dropped, dropped.state) | ValueError: dy does not fit the mask: got
+    float32
+ct.dropout_backward(x, x, dropped.state) | TypeError: mask must be a ct.DropoutMask, not Device
+"""
+
+# `ctc` is a call on the batch of test_ctc, with other arguments.
+CTC = r"""
+ctc(logits=np.zeros((6, 3, 4), "f")) | TypeError: logits must be an array on the device
+ctc(logits=z((6, 3, 4), "int32")) | TypeError: float32, float64, not int32
+ctc(logits=z((6, 12))) | ValueError: have shape \(6, 12\); expected \(T, N, A\)
+ctc(labels=[1, 2, 3, 4]) | ValueError: sequence 2 has the label 4; .* between 0 and 3
+ctc(blank=3) | NotSupportedError: blank is 3; cuDNN has the blank at 0
+ctc(blank=4) | ValueError: blank must be between 0 and 3
+ctc(algo="quick") | ValueError: algo must be one of deterministic, non_deterministic
+ctc(out=(None, None, None)) | ValueError: out has 3 arrays; the results are loss, gradient
+ctc(out=z((6, 3, 5))) | ValueError: out.gradient has shape \(6, 3, 5\)
+ctc(out=(z((3,), "float16"), None)) | TypeError: out.loss is float16; the result is
+ct.ctc_loss(images(2, 1, 1), [], [0], [2]) | NotSupportedError: shape \(2, 1, 1\): a blank alone; cuDNN
+    wants a label
+ct.ctc_loss(images(512, 2, 3), [[1] * 256] * 2, [2, 256], [512, 512]) | NotSupportedError: sequence 1 has 256
+    labels; cuDNN takes 255
+"""
+
+CAUSAL = r"""
+ct.causal_conv1d(z((2, 3, 7)), z((3, 4), "float16")) | TypeError: x is float32 and w is float16
+ct.causal_conv1d(z((2, 3, 7), "int8"), z((3, 4), "int8")) | TypeError: not int8
+ct.causal_conv1d(z((2, 3, 7)), z((3, 4)), activation="relu") | ValueError: activation must be one of silu,
+    swish, identity: got 'relu'
+gated(skip_bias=z((3,), "float16")) | TypeError: x is float32 and skip_bias is float16
+gated(x=z((2, 9, 9))) | ValueError: got \(2, 9, 9\), expected \(N, channels, 3, length\); pass
+    x.reshape\(2, 3, 3, 9\)
+gated(w_proj=z((3, 2, 4))) | ValueError: w_proj has a wrong shape: got \(3, 2, 4\), expected \(3, 3, width\)
+gated(w_proj=z((3, 3, 33))) | ValueError: the width of w_proj is not supported: got 33, expected 2 to 32
+gated(w_mixer=z((3, 1))) | ValueError: the width of w_mixer is not supported: got 1, expected 2 to 256
+gated(skip_bias=z((4,))) | ValueError: skip_bias has a wrong shape: got \(4,\), expected \(3,\)
+"""
+
+CAPTURES = r"""
+ct.capture(3) | TypeError: function must be callable: got int
+ct.capture(ct.activation, operands="both") | ValueError: operands
+ct.capture(ct.activation, max_signatures=0) | ValueError: max_signatures must be positive: got 0
+ct.capture(ct.activation, max_signatures="a") | TypeError: max_signatures
 """
 
 NORM = r"""
@@ -474,7 +532,7 @@ ROWS = [
     line.split(" | ")
     for text in (
         *(CONV, INT8, LAYERS, NORM, TENSORS, ARRAYS, RNN, PRODUCTS, BUILT, POINTERS, ATTENTION),
-        *(SCALED_CONV, GRAPHS),
+        *(SCALED_CONV, GRAPHS, DROPOUT, CTC, CAUSAL, CAPTURES),
     )
     for line in text.replace("\n    ", " ").split("\n")  # long rows go on in indented lines
     if line
@@ -487,7 +545,10 @@ def names(fake: FakeCudnn, host: Host) -> dict[str, Any]:
     net, x = ct.RNN("rnn_relu", 2, 3, bias="no_bias"), images(2, 3, 5, 6)
     functions: dict[str, Any] = {
         function.__name__: function
-        for function in (images, Fake, closed, elsewhere, strided, heads, eights, graph, perceptron, squared)
+        for function in (
+            *(images, Fake, closed, elsewhere, strided, heads, eights),
+            *(gated, graph, perceptron, squared),
+        )
     }
     return functions | {
         "ct": ct,
@@ -519,6 +580,8 @@ def names(fake: FakeCudnn, host: Host) -> dict[str, Any]:
         "h": heads(1, 2, 4, 16),
         "x8": eights((2, 32, 5, 6)),
         "w8": eights((48, 32, 3, 3)),
+        "dropped": ct.dropout(images(2, 3), ct.DropoutState()).mask,
+        "ctc": ctc,
         "nodes": [*map(ct.zeros, ((4,), (7,)), ("int32",) * 2), *map(ct.zeros, ((5, 6), (3, 6), (6,)))],
     }
 
