@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .answer import Arguments, Operands, Values, attention_band, attention_spans
+from .tables import defined
 
 __all__ = ["ATTENTION", "ATTENTION_ROUNDED", "ATTENTION_SCALES"]
 
@@ -275,12 +276,7 @@ def _scaled_rounded(table: Any, operands: Operands, arguments: Arguments, values
     return _scaled_sizes(operands, {"y": y, "stats": np.zeros(_results(dequantised)[1].shape)}, values)
 
 
-ATTENTION: dict[str, Any] = {
-    "attention": attention,
-    "attention_backward": attention_backward,
-    "clear_padding": clear_padding,
-    "scaled_attention": scaled_attention,
-}
+ATTENTION = defined(globals())
 ATTENTION_SCALES: dict[str, Any] = {
     "attention": _scale,
     "clear_padding": lambda table, operands, arguments, values: {"y": np.zeros(values["y"].shape)},

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .answer import Arguments, Span, attention_band, attention_spans
+from .tables import defined
 
 __all__ = ["ATTENTION"]
 
@@ -119,9 +120,4 @@ def _scores(operands: Tensors, arguments: Arguments, spans: list[Span], q: Any, 
     return scores.masked_fill(~torch.stack(masks)[:, None], -torch.inf)
 
 
-ATTENTION: dict[str, Any] = {
-    "attention": attention,
-    "attention_backward": attention_backward,
-    "clear_padding": clear_padding,
-    "scaled_attention": scaled_attention,
-}
+ATTENTION = defined(globals())

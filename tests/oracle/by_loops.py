@@ -43,6 +43,7 @@ from .magnitude import Compute, answers
 from .neighbours import NEIGHBOURS
 from .rows import ROWS
 from .sequences import SEQUENCES
+from .tables import defined
 
 # --- convolution: one term for each element of the window ---------------------------------------------------
 
@@ -611,42 +612,9 @@ def dropout_backward(operands: Operands, arguments: Arguments) -> Values:
 
 
 VALUES: dict[str, Compute] = {
-    "conv": conv,
-    "conv_backward_data": conv_backward_data,
-    "conv_backward_filter": conv_backward_filter,
-    "conv_backward_bias": conv_backward_bias,
-    "conv_transpose": conv_transpose,
-    "conv_bias_activation": conv_bias_activation,
-    "activation": activation,
-    "activation_backward": activation_backward,
-    "op_tensor": op_tensor,
-    "add": add,
-    "scale": scale,
-    "fill": fill,
-    "transform": transform,
-    "reduce": reduce,
-    "pool": pool,
-    "pool_backward": pool_backward,
-    "softmax": softmax,
-    "softmax_backward": softmax_backward,
-    "batch_norm_training": batch_norm_training,
-    "batch_norm_inference": batch_norm_inference,
-    "batch_norm_backward": batch_norm_backward,
-    "batch_norm_inference_backward": batch_norm_inference_backward,
-    "group_norm": group_norm,
-    "group_norm_backward": group_norm_backward,
+    **defined(globals()),
     "instance_norm": _of_images(batch_norm_training),
     "instance_norm_backward": _of_images(batch_norm_backward),
-    "lrn": lrn,
-    "lrn_backward": lrn_backward,
-    "affine_grid": affine_grid,
-    "affine_grid_backward": affine_grid_backward,
-    "grid_sample": grid_sample,
-    "grid_sample_backward": grid_sample_backward,
-    "spatial_transformer": spatial_transformer,
-    "spatial_transformer_backward": spatial_transformer_backward,
-    "dropout": dropout,
-    "dropout_backward": dropout_backward,
     "ctc_loss": ctc_loss,
     "RNN": rnn,
     **CAUSAL,

@@ -49,6 +49,7 @@ from .images import of_each_image, of_one_image
 from .magnitude import Compute, answers
 from .neighbours_by_torch import NEIGHBOURS
 from .rows_by_torch import ROWS
+from .tables import defined
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -758,7 +759,7 @@ def _run(
     return y, torch.stack(hy), torch.stack(cy)
 
 
-def rnn(operands: Operands, arguments: Arguments) -> Values:
+def _rnn(operands: Operands, arguments: Arguments) -> Values:
     """The results of a forward pass, and with dy, dhy or dcy its gradients."""
     network = rnn_network(operands, arguments)
     weights = {name: _leaf(_tensor(array)) for name, array in rnn_weights(operands, arguments).items()}
@@ -810,49 +811,9 @@ def _of_images(function: Torch) -> Torch:
 
 
 _FUNCTIONS: dict[str, Torch] = {
-    "conv": conv,
-    "conv_backward_data": conv_backward_data,
-    "conv_backward_filter": conv_backward_filter,
-    "conv_backward_bias": conv_backward_bias,
-    "conv_transpose": conv_transpose,
-    "conv_bias_activation": conv_bias_activation,
-    "activation": activation,
-    "activation_backward": activation_backward,
-    "op_tensor": op_tensor,
-    "add": add,
-    "scale": scale,
-    "fill": fill,
-    "transform": transform,
-    "reduce": reduce,
-    "pool": pool,
-    "pool_backward": pool_backward,
-    "softmax": softmax,
-    "softmax_backward": softmax_backward,
-    "batch_norm_training": batch_norm_training,
-    "batch_norm_inference": batch_norm_inference,
-    "batch_norm_backward": batch_norm_backward,
-    "batch_norm_inference_backward": batch_norm_inference_backward,
-    "group_norm": group_norm,
-    "group_norm_backward": group_norm_backward,
+    **defined(globals()),
     "instance_norm": _of_images(batch_norm_training),
     "instance_norm_backward": _of_images(batch_norm_backward),
-    "lrn": lrn,
-    "lrn_backward": lrn_backward,
-    "causal_conv1d": causal_conv1d,
-    "causal_conv1d_backward": causal_conv1d_backward,
-    "fft_causal_conv1d": fft_causal_conv1d,
-    "fft_causal_conv1d_backward": fft_causal_conv1d_backward,
-    "b2b_causal_conv1d": b2b_causal_conv1d,
-    "b2b_causal_conv1d_backward": b2b_causal_conv1d_backward,
-    "affine_grid": affine_grid,
-    "affine_grid_backward": affine_grid_backward,
-    "grid_sample": grid_sample,
-    "grid_sample_backward": grid_sample_backward,
-    "spatial_transformer": spatial_transformer,
-    "spatial_transformer_backward": spatial_transformer_backward,
-    "dropout": dropout,
-    "dropout_backward": dropout_backward,
-    "ctc_loss": ctc_loss,
     **fusions_by_torch(_convolve, _act),
     **ROWS,
     **NEIGHBOURS,
@@ -860,6 +821,6 @@ _FUNCTIONS: dict[str, Torch] = {
 }
 
 VALUES: dict[str, Compute] = {name: _on_arrays(function) for name, function in _FUNCTIONS.items()}
-VALUES["RNN"] = rnn
+VALUES["RNN"] = _rnn
 
 ANSWERS = answers(VALUES)

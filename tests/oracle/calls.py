@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -13,74 +15,6 @@ from .draw import Call
 
 __all__ = ["CONVOLUTIONS", "made", "plan_of", "planned", "weights_of"]
 
-# Positional parameters of the public functions, in their order; the rest is passed by keyword.
-POSITIONAL = {
-    "activation": ("x",),
-    "activation_backward": ("dy", "x", "y"),
-    "add": ("a", "b"),
-    "affine_grid": ("theta", "shape"),
-    "attention": ("q", "k", "v"),
-    "attention_backward": ("dy", "q", "k", "v", "y", "stats"),
-    "affine_grid_backward": ("dgrid",),
-    "batch_norm_backward": ("dy", "x", "scale"),
-    "batch_norm_finalize": (
-        *("sums", "square_sums", "scale", "bias", "running_mean", "running_var", "count"),
-    ),
-    "batch_norm_inference": ("x", "scale", "bias", "mean", "var"),
-    "batch_norm_inference_backward": ("dy", "x", "scale", "mean", "var"),
-    "batch_norm_training": ("x", "scale", "bias"),
-    "causal_conv1d": ("x", "w"),
-    "causal_conv1d_backward": ("dy", "x", "w"),
-    "fft_causal_conv1d": ("x", "w"),
-    "fft_causal_conv1d_backward": ("dy", "x", "w"),
-    "b2b_causal_conv1d": ("x", "w_proj", "w_mixer", "skip_bias"),
-    "b2b_causal_conv1d_backward": ("dy", "x", "w_proj", "w_mixer", "skip_bias", "mixed"),
-    "clear_padding": ("x", "lengths"),
-    "conv": ("x", "w"),
-    "conv_backward_bias": ("dy",),
-    "conv_backward_data": ("dy", "w", "x_shape"),
-    "conv_backward_data_relu_batch_norm": ("dy", "w", "x", "mean", "invstd", "scale", "bias"),
-    "conv_backward_filter": ("dy", "x", "w_shape"),
-    "conv_backward_filter_scale_bias_relu": ("dy", "x", "scale", "bias", "w_shape"),
-    "conv_batch_norm_statistics": ("x", "w"),
-    "conv_bias_activation": ("x", "w", "bias"),
-    "conv_scale_bias_activation": ("x", "w", "scale", "bias"),
-    "conv_transpose": ("x", "w"),
-    "fill": ("x", "value"),
-    "grid_sample": ("x", "grid"),
-    "grid_sample_backward": ("dy", "x", "grid"),
-    "group_norm": ("x", "scale", "bias"),
-    "group_norm_backward": ("dy", "x", "scale"),
-    "instance_norm": ("x", "scale", "bias"),
-    "instance_norm_backward": ("dy", "x", "scale"),
-    "ada_layer_norm": ("x", "scale"),
-    "ada_layer_norm_backward": ("dy", "x", "scale", "mean", "invstd"),
-    "layer_norm": ("x", "scale"),
-    "layer_norm_backward": ("dy", "x", "scale", "mean", "invstd"),
-    "graph_aggregate": ("offsets", "indices"),
-    "graph_aggregate_backward": ("dy", "offsets", "indices"),
-    "graph_attention": ("offsets", "indices", "x", "target", "w"),
-    "graph_attention_backward": ("dy", "offsets", "indices", "x", "target", "w", "scores", "activated"),
-    "lrn": ("x",),
-    "lrn_backward": ("dy", "x", "y"),
-    "matmul": ("a", "b"),
-    "matmul_backward": ("dy", "a", "b"),
-    "op_tensor": ("a",),
-    "pool": ("x",),
-    "pool_backward": ("dy", "x", "y"),
-    "reduce": ("x",),
-    "rms_norm": ("x", "scale"),
-    "rms_norm_backward": ("dy", "x", "scale", "invrms"),
-    "scale": ("x",),
-    "scaled_attention": ("q", "k", "v"),
-    "scaled_conv": ("x", "w"),
-    "scaled_matmul": ("a", "b"),
-    "softmax": ("x",),
-    "softmax_backward": ("dy", "y"),
-    "spatial_transformer": ("x", "theta"),
-    "spatial_transformer_backward": ("dy", "x", "theta"),
-    "transform": ("x",),
-}
 DIRECTIONS = {
     "conv": "forward",
     "conv_backward_data": "backward_data",
@@ -100,11 +34,18 @@ def made(
         named.pop(name, None)
     with_indices = call.operation == "reduce" and named.pop("indices", False)
     operation = "reduce_with_indices" if with_indices else call.operation
-    first = [named.pop(name) for name in POSITIONAL[call.operation]]
+    first = [named.pop(name) for name in positional(call.operation)]
     if list(call.more) == ["amax"] and call.operation == "scaled_attention":  # the statistics are between
         y, amax = keywords["out"]
         keywords = keywords | {"out": (y, None, amax)}
     return _by_name(getattr(ct, operation)(*first, **named, **keywords))
+
+
+@cache
+def positional(operation: str) -> tuple[str, ...]:
+    """Return the parameters of a public function that have to be given; the rest is passed by keyword."""
+    parameters = signature(getattr(ct, operation)).parameters.values()
+    return tuple(one.name for one in parameters if one.kind != one.KEYWORD_ONLY and one.default is one.empty)
 
 
 def _on_device(given: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +70,7 @@ def plan_of(
 ) -> tuple[ct.ConvPlan, list[Any]]:
     """Prepare the plan of a convolution; return it and the operands to run it with."""
     named = arrays | given
-    first = [named.pop(name) for name in POSITIONAL[call.operation]]
+    first = [named.pop(name) for name in positional(call.operation)]
     if call.operation == "conv_bias_activation":
         plan = ct.conv_bias_activation_plan(*first, **named, **keywords)
         return plan, [first[0], first[1], *([named["residual"]] if "residual" in named else []), first[2]]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from .answer import Arguments, Operands, Values, named
+from .tables import defined
 
 __all__ = ["CAUSAL", "CAUSAL_SCALES"]
 
@@ -75,5 +76,5 @@ def _gradient_scale(table: Table, operands: Operands, arguments: Arguments, valu
     return _through_windows(known, known["dy"] * amplified)
 
 
-CAUSAL = {"causal_conv1d": causal_conv1d, "causal_conv1d_backward": causal_conv1d_backward}
+CAUSAL = defined(globals())
 CAUSAL_SCALES = {"causal_conv1d": _scale, "causal_conv1d_backward": _gradient_scale}

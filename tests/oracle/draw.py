@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from .jitted import JIT, can_jit
 from .offsets import OFFSETS
 from .operands import Tensor, restrided
+from .tables import private
 
 __all__ = ["RECIPES", "SHARED", "Call", "Derived", "Where", "draw", "operations"]
 
@@ -1426,69 +1427,34 @@ def _scaled_attention(source: Source) -> Recipe:
     return Recipe(*given, scaled=False, more=more, order=(0, 2, 1, 3), rejected=bool(rejected))
 
 
+def _with_gradient(name: str, recipe: Callable[..., Recipe]) -> dict[str, Callable[[Source], Recipe]]:
+    return {name: recipe, f"{name}_backward": partial(recipe, gradient=True)}
+
+
+# In the order that the draws of a seed depend on.
 RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "RNN": _rnn,
-    "activation": _activation,
+    **private(globals(), "activation"),
     **{name: partial(_row_norm, name) for name in _MOMENTS},
     **{f"{name}_backward": partial(_row_norm_backward, name) for name in _MOMENTS},
-    "matmul": _matmul,
-    "matmul_backward": _matmul_backward,
-    "scaled_matmul": _scaled_matmul,
-    "scaled_conv": _scaled_conv,
-    "attention": _attention,
-    "attention_backward": _attention_backward,
-    "clear_padding": _clear_padding,
-    "scaled_attention": _scaled_attention,
-    "conv_scale_bias_activation": _conv_scale_bias_activation,
-    "conv_batch_norm_statistics": _conv_batch_norm_statistics,
-    "batch_norm_finalize": _batch_norm_finalize,
-    "conv_backward_data_relu_batch_norm": _conv_backward_data_relu_batch_norm,
-    "conv_backward_filter_scale_bias_relu": _conv_backward_filter_scale_bias_relu,
-    "activation_backward": _activation_backward,
-    "add": _add,
-    "affine_grid": _affine_grid,
-    "affine_grid_backward": _affine_grid_backward,
-    "batch_norm_backward": _batch_norm_backward,
-    "batch_norm_inference": _batch_norm_inference,
-    "batch_norm_inference_backward": _batch_norm_inference_backward,
-    "batch_norm_training": _batch_norm_training,
-    "causal_conv1d": _causal,
-    "causal_conv1d_backward": partial(_causal, gradient=True),
-    "fft_causal_conv1d": _by_fft,
-    "fft_causal_conv1d_backward": partial(_by_fft, gradient=True),
-    "b2b_causal_conv1d": _back_to_back,
-    "b2b_causal_conv1d_backward": partial(_back_to_back, gradient=True),
-    "graph_aggregate": _aggregate,
-    "graph_aggregate_backward": partial(_aggregate, gradient=True),
-    "graph_attention": _graph_attention,
-    "graph_attention_backward": partial(_graph_attention, gradient=True),
-    "conv": _conv,
-    "conv_backward_bias": _conv_backward_bias,
-    "conv_backward_data": _conv_backward_data,
-    "conv_backward_filter": _conv_backward_filter,
-    "conv_bias_activation": _conv_bias_activation,
-    "conv_transpose": _conv_transpose,
-    "ctc_loss": _ctc_loss,
-    "dropout": _dropout,
-    "fill": _fill,
-    "grid_sample": _grid_sample,
-    "grid_sample_backward": _grid_sample_backward,
-    "group_norm": _group_norm,
-    "group_norm_backward": _group_norm_backward,
-    "instance_norm": _instance_norm,
-    "instance_norm_backward": _instance_norm_backward,
-    "lrn": _lrn,
-    "lrn_backward": _lrn_backward,
-    "op_tensor": _op_tensor,
-    "pool": _pool,
-    "pool_backward": _pool_backward,
-    "reduce": _reduce,
-    "scale": _scale,
-    "softmax": _softmax,
-    "softmax_backward": _softmax_backward,
-    "spatial_transformer": _spatial_transformer,
-    "spatial_transformer_backward": _spatial_transformer_backward,
-    "transform": _transform,
+    **private(globals(), "matmul", "matmul_backward", "scaled_matmul", "scaled_conv"),
+    **private(globals(), "attention", "attention_backward", "clear_padding", "scaled_attention"),
+    **private(globals(), "conv_scale_bias_activation", "conv_batch_norm_statistics", "batch_norm_finalize"),
+    **private(globals(), "conv_backward_data_relu_batch_norm", "conv_backward_filter_scale_bias_relu"),
+    **private(globals(), "activation_backward", "add", "affine_grid", "affine_grid_backward"),
+    **private(globals(), "batch_norm_backward", "batch_norm_inference", "batch_norm_inference_backward"),
+    **private(globals(), "batch_norm_training"),
+    **_with_gradient("causal_conv1d", _causal),
+    **_with_gradient("fft_causal_conv1d", _by_fft),
+    **_with_gradient("b2b_causal_conv1d", _back_to_back),
+    **_with_gradient("graph_aggregate", _aggregate),
+    **_with_gradient("graph_attention", _graph_attention),
+    **private(globals(), "conv", "conv_backward_bias", "conv_backward_data", "conv_backward_filter"),
+    **private(globals(), "conv_bias_activation", "conv_transpose", "ctc_loss", "dropout", "fill"),
+    **private(globals(), "grid_sample", "grid_sample_backward", "group_norm", "group_norm_backward"),
+    **private(globals(), "instance_norm", "instance_norm_backward", "lrn", "lrn_backward", "op_tensor"),
+    **private(globals(), "pool", "pool_backward", "reduce", "scale", "softmax", "softmax_backward"),
+    **private(globals(), "spatial_transformer", "spatial_transformer_backward", "transform"),
 }
 
 # How often an operation is drawn, if not once: more often for those with more kernels behind them.

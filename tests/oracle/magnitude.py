@@ -49,6 +49,7 @@ from .images import of_each_image, of_one_image
 from .neighbours import NEIGHBOUR_OPEN, NEIGHBOUR_SCALES
 from .rows import PRODUCT_SCALES, ROW_OPEN, ROW_ROUNDED, SAFE_CANCELLATION, spread_of
 from .sequences import SEQUENCE_SCALES
+from .tables import private
 
 Compute = Callable[[Operands, Arguments], Values]
 Table = Mapping[str, Compute]
@@ -809,49 +810,25 @@ def _largest(array: np.ndarray) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
+LINEAR = (
+    *("conv", "conv_backward_data", "conv_backward_filter", "conv_backward_bias", "conv_transpose"),
+    "add",
+)
 SCALES: dict[str, Scale] = {
-    **{
-        name: _linear(name)
-        for name in (
-            "conv",
-            "conv_backward_data",
-            "conv_backward_filter",
-            "conv_backward_bias",
-            "conv_transpose",
-            "add",
-        )
-    },
+    **{name: _linear(name) for name in LINEAR},
+    **dict.fromkeys(("scale", "fill", "transform", "dropout", "dropout_backward"), _itself),
+    **private(globals(), "activation", "activation_backward", "op_tensor", "reduce", "pool", "pool_backward"),
+    **private(globals(), "softmax", "softmax_backward", "group_norm", "group_norm_backward"),
+    **private(globals(), "lrn", "lrn_backward", "affine_grid", "affine_grid_backward"),
+    **private(globals(), "grid_sample", "grid_sample_backward", "ctc_loss"),
+    **private(globals(), "spatial_transformer", "spatial_transformer_backward"),
     "conv_bias_activation": _fused,
-    "activation": _activation,
-    "activation_backward": _activation_backward,
-    "op_tensor": _op_tensor,
-    "scale": _itself,
-    "fill": _itself,
-    "transform": _itself,
-    "pool": _pool,
-    "pool_backward": _pool_backward,
-    "softmax": _softmax,
-    "softmax_backward": _softmax_backward,
     "batch_norm_training": _norm_training,
     "batch_norm_inference": _norm_inference,
     "batch_norm_backward": _norm_backward,
     "batch_norm_inference_backward": _norm_inference_backward,
-    "group_norm": _group_norm,
-    "group_norm_backward": _group_norm_backward,
     "instance_norm": _of_images(_norm_training, lambda scales: scales.sum(0)),
     "instance_norm_backward": _of_images(_norm_backward, lambda scales: scales.sum(0)),
-    "reduce": _reduce,
-    "lrn": _lrn,
-    "lrn_backward": _lrn_backward,
-    "affine_grid": _affine_grid,
-    "affine_grid_backward": _affine_grid_backward,
-    "grid_sample": _grid_sample,
-    "grid_sample_backward": _grid_sample_backward,
-    "spatial_transformer": _spatial_transformer,
-    "spatial_transformer_backward": _spatial_transformer_backward,
-    "ctc_loss": _ctc_loss,
-    "dropout": _itself,
-    "dropout_backward": _itself,
     "RNN": _rnn,
     **PRODUCT_SCALES,
     **ATTENTION_SCALES,
@@ -862,21 +839,17 @@ SCALES: dict[str, Scale] = {
 }
 
 OPEN: dict[str, Scale] = {
-    "conv": _not_finite,
-    "conv_backward_data": _not_finite,
-    "conv_backward_filter": _not_finite,
-    "conv_transpose": _not_finite,
+    **dict.fromkeys(("conv", "conv_backward_data", "conv_backward_filter", "conv_transpose"), _not_finite),
     "conv_bias_activation": _fused_not_finite,
     "activation_backward": _open_slopes,
     "pool": _open_maxima,
     "pool_backward": _open_ties,
     "softmax": _open_exponentials,
-    "batch_norm_training": _open_constants,
-    "batch_norm_backward": _open_constants,
-    "group_norm": _open_groups,
-    "group_norm_backward": _open_groups,
-    "instance_norm": _of_images(_open_constants, lambda masks: masks.any(0)),
-    "instance_norm_backward": _of_images(_open_constants, lambda masks: masks.any(0)),
+    **dict.fromkeys(("batch_norm_training", "batch_norm_backward"), _open_constants),
+    **dict.fromkeys(("group_norm", "group_norm_backward"), _open_groups),
+    **dict.fromkeys(
+        ("instance_norm", "instance_norm_backward"), _of_images(_open_constants, lambda masks: masks.any(0))
+    ),
     "reduce": _open_reductions,
     "grid_sample": _open_pixels,
     "grid_sample_backward": _open_corners,

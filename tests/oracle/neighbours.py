@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .answer import Arguments, Operands, Values, named
+from .tables import defined
 
 __all__ = ["NEIGHBOURS", "NEIGHBOUR_OPEN", "NEIGHBOUR_SCALES", "edges_to", "rows_of"]
 
@@ -200,12 +201,9 @@ def _open_positions(table: Table, operands: Operands, arguments: Arguments, valu
     return {name: np.full(one.shape, name == "positions") for name, one in values.items()}
 
 
-NEIGHBOURS: dict[str, Any] = {
-    "graph_aggregate": graph_aggregate,
-    "graph_aggregate_backward": graph_aggregate_backward,
-    "graph_attention": graph_attention,
-    "graph_attention_backward": graph_attention_backward,
-}
+NEIGHBOURS = defined(
+    globals(), "graph_aggregate", "graph_aggregate_backward", "graph_attention", "graph_attention_backward"
+)
 NEIGHBOUR_SCALES: dict[str, Any] = {
     "graph_aggregate": _aggregate_scale,
     "graph_aggregate_backward": _gradient_scale,

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from .answer import Arguments, named
 from .neighbours import edges_to, rows_of
+from .tables import defined
 
 Tensors = dict[str, Any]
 
@@ -108,9 +109,4 @@ def graph_attention_backward(operands: Tensors, arguments: Arguments) -> Tensors
     return {f"d{name}": one for name, one in zip(names, found, strict=True)}
 
 
-NEIGHBOURS: dict[str, Any] = {
-    "graph_aggregate": graph_aggregate,
-    "graph_aggregate_backward": graph_aggregate_backward,
-    "graph_attention": graph_attention,
-    "graph_attention_backward": graph_attention_backward,
-}
+NEIGHBOURS = defined(globals())

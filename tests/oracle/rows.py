@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .answer import Arguments, Operands, Values
+from .tables import defined
 
 __all__ = [
     "PRODUCT_SCALES",
@@ -292,11 +293,7 @@ def _open_rows(table: Any, operands: Operands, arguments: Arguments, values: Val
 
 
 MODES = ("layer_norm", "rms_norm", "ada_layer_norm")
-ROWS: dict[str, Any] = {
-    "matmul": matmul,
-    "matmul_backward": matmul_backward,
-    "scaled_matmul": scaled_matmul,
-}
+ROWS = defined(globals(), "matmul", "matmul_backward", "scaled_matmul")
 PRODUCT_SCALES: dict[str, Any] = {
     "matmul": _matmul_scale,
     "matmul_backward": _backward_scale,

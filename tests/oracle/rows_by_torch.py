@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from .answer import Arguments
+from .tables import defined
 
 Tensors = dict[str, Any]
 
@@ -105,10 +106,6 @@ def _of(mode: str) -> tuple[Any, Any]:
     return forward, backward
 
 
-ROWS: dict[str, Any] = {
-    "matmul": matmul,
-    "matmul_backward": matmul_backward,
-    "scaled_matmul": scaled_matmul,
-}
+ROWS = defined(globals(), "matmul", "matmul_backward", "scaled_matmul")
 for _mode in ("layer_norm", "rms_norm", "ada_layer_norm"):
     ROWS[_mode], ROWS[f"{_mode}_backward"] = _of(_mode)

@@ -8,6 +8,7 @@ import numpy as np
 
 from .answer import Arguments, Operands, Values
 from .causal_conv import causal_conv1d, causal_conv1d_backward
+from .tables import defined
 
 __all__ = ["SEQUENCES", "SEQUENCE_SCALES"]
 
@@ -89,12 +90,7 @@ def _chain(compute: Callable[[Operands, Arguments], Values]) -> Callable[..., Va
     return scale
 
 
-SEQUENCES = {
-    "fft_causal_conv1d": fft_causal_conv1d,
-    "fft_causal_conv1d_backward": fft_causal_conv1d_backward,
-    "b2b_causal_conv1d": b2b_causal_conv1d,
-    "b2b_causal_conv1d_backward": b2b_causal_conv1d_backward,
-}
+SEQUENCES = defined(globals())
 SEQUENCE_SCALES = {
     "fft_causal_conv1d": _scale,
     "fft_causal_conv1d_backward": _gradient_scale,

@@ -18,7 +18,8 @@ from cudnn_ct.shapes.rnn import rnn_parameters, rnn_spec
 
 from . import by_loops
 from .answer import GATES, Answer
-from .test_answers import DRAWS, EDGES, cases, differences
+from .answer_cases import DRAWS, cases
+from .test_answers import EDGES, differences
 
 # `scale` writes into its operand, and `transform` has no arithmetic: tests/unit/test_reference_tensor.py.
 # Results that are float32 for operands of any dtype, and operands of float8, have tests of their own.
@@ -67,7 +68,7 @@ def check(name: str, operands: dict[str, Any], arguments: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_reference_agrees_with_loops(name: str) -> None:
-    for _, operands, arguments in cases(name):
+    for operands, arguments in cases(name):
         check(name, operands, arguments)
 
 
@@ -83,7 +84,7 @@ def test_reference_agrees_with_loops_when_operands_are_empty_or_infinite(
 
 @pytest.mark.parametrize("name", SCALED)
 def test_reference_scales_its_result_and_adds_out(name: str) -> None:
-    for _, operands, arguments in cases(name, 5):
+    for operands, arguments in cases(name, 5):
         plain = compute(name, operands, **arguments)
         first = next(iter(plain))
         out = np.full(plain[first].shape, 3.0)
@@ -111,7 +112,7 @@ def test_reference_rounds_the_result_of_float64(name: str, dtype: type) -> None:
     wider = {"dw_proj", "dw_mixer", "dskip_bias"} if name.startswith("b2b") else wider
     if name.startswith("graph_attention"):
         wider = {"mask", "scores", "dx", "dtarget", "dw", "dedges"}
-    for _, operands, arguments in cases(name, 10):
+    for operands, arguments in cases(name, 10):
         narrow = {
             key: None if value is None else value.astype(np.float32 if key in wider else dtype)
             for key, value in operands.items()
@@ -141,7 +142,7 @@ def test_reference_ctc_loss_agrees_with_loops_when_probabilities_underflow() -> 
 @pytest.mark.parametrize("name", sorted(FLOAT32))
 def test_reference_agrees_with_loops_but_for_float32(name: str) -> None:
     single = ("stats", "amax")
-    for _, operands, arguments in cases(name):
+    for operands, arguments in cases(name):
         if name in FLOAT8:
             given = {key: one for key, one in operands.items() if one is not None}
             kinds = {key: ml_dtypes.float8_e4m3fn if key in FLOAT8[name] else np.float32 for key in given}
@@ -171,7 +172,7 @@ def test_reference_agrees_with_loops_without_float64(name: str) -> None:
     """Results are rounded once, but for the weights of float8 and activations that are computed again."""
     dtype = FUSIONS[name]
     between = 2.0**-11 if name.startswith("conv_backward_filter") else 2.0**-24
-    for _, operands, arguments in cases(name):
+    for operands, arguments in cases(name):
         given = {key: one for key, one in operands.items() if one is not None}
         if name == "scaled_attention":  # heads of 16
             given |= {key: np.repeat(given[key], 2, axis=3) for key in "qkv"}
@@ -235,7 +236,7 @@ def compute_rnn(operands: dict[str, Any], arguments: dict[str, Any], dtype: str)
 
 
 def rnn_draws() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for _, operands, arguments in cases("RNN", 150):
+    for operands, arguments in cases("RNN", 150):
         clips_c0 = arguments["clip"] and operands.get("c0") is not None  # the loops do not clip it
         if arguments["layout"] == "sequence_major" and not clips_c0:
             yield operands, arguments
