@@ -6,14 +6,17 @@ number whose process ends is a finding, and another child goes on behind it.
 
 from __future__ import annotations
 
+import argparse
 import faulthandler
 import json
 import os
+import random
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,7 +27,7 @@ from tests.spread import use_gpu
 
 from .run import run_child
 
-__all__ = ["LOST", "Made", "finished", "over", "serve"]
+__all__ = ["LOST", "Made", "begin", "finished", "outcome_table", "over", "parser_of", "serve"]
 
 # Words of errors after which a process can make no further call on its device.
 LOST = (
@@ -38,6 +41,41 @@ LOST = (
 
 # A call by its number: its text, and a function that makes it and returns the facts of its report.
 Made = Callable[[int], tuple[str, Callable[[], dict[str, Any]]]]
+
+
+def parser_of(module: str, doc: str | None, calls: str, *, jobs: int) -> argparse.ArgumentParser:
+    """Return a parser of the options that the commands share."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=doc, formatter_class=formatter)
+    parser.add_argument(
+        "--calls", type=int, help=f"how many calls to make (default: {calls}, or by --minutes)"
+    )
+    parser.add_argument("--minutes", type=float, help="how long to make calls")
+    parser.add_argument("--seed", type=int, help="by default a new one")
+    parser.add_argument("--number", type=int, help="make this call of the seed alone")
+    parser.add_argument("--jobs", type=int, default=jobs, help="processes (default: %(default)s)")
+    parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
+    return parser
+
+
+def begin(options: argparse.Namespace, seconds: int) -> dict[str, Any]:
+    """Print the seed of a run; return what its child processes are told, with the time of its end."""
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    return {"seed": seed, "fakes": options.fakes, "end": end, "seconds": seconds}
+
+
+def outcome_table(
+    title: str, counts: dict[str, Counter[str]], last: str, names: Sequence[str], *, width: int, column: int
+) -> list[str]:
+    """Return a header, a line of counts for each row, and one for their sums."""
+    header, total = Counter({name: name for name in names}), sum(counts.values(), Counter())  # type: ignore[dict-item]
+    rows = [(title, header), *sorted(counts.items()), (last, total)]
+    return [
+        f"{head[:width]:{width}}" + "".join(f"{found[name]:>{column}}" for name in names)
+        for head, found in rows
+    ]
 
 
 def over(asked: dict[str, Any]) -> bool:

@@ -18,10 +18,10 @@ import random
 import shlex
 import sys
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,12 @@ import numpy as np
 import cudnn_ct as ct
 
 from .calls import made
-from .children import Made, finished, over, serve
+from .children import Made, begin, finished, outcome_table, parser_of, serve
 from .determinism_draws import GRAPHS, LARGE, Case, GraphCase, draw_case
 from .devices import Device, Fakes
 from .judge import operands_of
 from .operands import lay_out, values_of
+from .run import at_once, batches, share
 from .without import take_out
 
 __all__ = ["child", "main", "repeated", "run_of", "table"]
@@ -48,34 +49,21 @@ Run = Callable[[], dict[str, Any]]
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
-    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
-    print(f"seed {seed}", flush=True)
-    end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-    asked = {"seed": seed, "fakes": options.fakes, "only": options.only, "end": end, "seconds": SECONDS}
-    calls = 500 if options.calls is None and end is None else options.calls
+    asked = begin(options, SECONDS) | {"only": options.only, "runs": options.runs}
+    calls = 500 if options.calls is None and asked["end"] is None else options.calls
     pairs = max(1, options.jobs // 2)
     size = BATCH[options.fakes] if calls is None else min(BATCH[options.fakes], -(-calls // pairs))
-    batches = _batches(calls, size, asked)
+    chosen = batches(calls, asked["end"], size)
     if options.number is not None:
-        batches = iter([(options.number, options.number + 1)])
-    rows = _in_pairs(asked | {"runs": options.runs}, batches, pairs)
-    text, findings = table(seed, rows, options.fakes, options.only)
+        chosen = iter([(options.number, options.number + 1)])
+    text, findings = table(asked["seed"], _in_pairs(asked, chosen, pairs), options.fakes, options.only)
     print(text)
     return int(findings > 0)
 
 
 def _parser() -> argparse.ArgumentParser:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}", description=__doc__, formatter_class=formatter
-    )
-    parser.add_argument("--calls", type=int, help="how many calls to make (default: 500, or by --minutes)")
-    parser.add_argument("--minutes", type=float, help="how long to make calls")
-    parser.add_argument("--seed", type=int, help="by default a new one")
-    parser.add_argument("--number", type=int, help="make this call of the seed alone")
-    parser.add_argument("--jobs", type=int, default=2, help="processes; at least two run")
+    parser = parser_of(MODULE, __doc__, "500", jobs=2)  # at least two processes run
     parser.add_argument("--runs", type=int, default=RUNS, help="runs of each call in each process")
-    parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
     names = [*LARGE, *GRAPHS, "docstring"]
     parser.add_argument("--only", action="append", default=[], choices=names, metavar="OPERATION")
     return parser
@@ -84,15 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 # --- the parent process ------------------------------------------------------------------------------------
 
 
-def _batches(calls: int | None, size: int, asked: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    start = 0
-    while (calls is None or start < calls) and not over(asked):
-        stop = start + size if calls is None else min(start + size, calls)
-        yield start, stop
-        start = stop
-
-
-def _in_pairs(asked: dict[str, Any], batches: Iterator[tuple[int, int]], pairs: int) -> list[dict[str, Any]]:
+def _in_pairs(asked: dict[str, Any], chosen: Iterator[tuple[int, int]], pairs: int) -> list[dict[str, Any]]:
     """Make each batch in two processes; return one row for each call, with the reports of both."""
     rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     lock = threading.Lock()
@@ -102,23 +82,10 @@ def _in_pairs(asked: dict[str, Any], batches: Iterator[tuple[int, int]], pairs: 
             with lock:
                 rows[report["number"]].append(report)
 
-    def work(pair: int) -> None:
-        while True:
-            with lock:
-                batch = next(batches, None)
-            if batch is None:
-                return
-            both = [threading.Thread(target=half, args=(batch, 2 * pair + side)) for side in range(2)]
-            for one in both:
-                one.start()
-            for one in both:
-                one.join()
+    def work(batch: tuple[int, int], pair: int) -> None:
+        at_once([partial(half, batch, 2 * pair + side) for side in range(2)])
 
-    workers = [threading.Thread(target=work, args=(pair,)) for pair in range(pairs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    share(chosen, work, pairs)
     return [joined(number, reports) for number, reports in sorted(rows.items())]
 
 
@@ -151,12 +118,9 @@ def table(
             command = f"python -m {MODULE} --seed {seed} --number {row['number']}{flags}"
             lines.append(f"FINDING {row['detail']}\n    {row['call']}\n    {command}")
     names = ("agrees", "finding", "not supported", "out of memory", "one process only")
-    lines.append(f"{'operation':56}" + "".join(f"{name:>18}" for name in names))
-    for operation, found in sorted(counts.items()):
-        lines.append(f"{operation[:56]:56}" + "".join(f"{found[name]:>18}" for name in names))
-    total = sum(counts.values(), Counter())
-    lines.append(f"{f'seed {seed}: {len(rows)} calls':56}" + "".join(f"{total[name]:>18}" for name in names))
-    return "\n".join(lines), total["finding"]
+    last = f"seed {seed}: {len(rows)} calls"
+    lines += outcome_table("operation", counts, last, names, width=56, column=18)
+    return "\n".join(lines), sum(found["finding"] for found in counts.values())
 
 
 # --- a child process ---------------------------------------------------------------------------------------

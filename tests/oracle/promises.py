@@ -12,11 +12,7 @@ them.
 
 from __future__ import annotations
 
-import argparse
-import random
 import sys
-import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,8 +25,9 @@ from . import (  # noqa: F401
     promises_layers,
     promises_products,
 )
-from .children import Made, finished, over, serve
+from .children import Made, begin, finished, outcome_table, parser_of, serve
 from .promise import PROMISES, Draw, Promise
+from .run import batches, share
 
 __all__ = ["child", "main", "promises_of", "table"]
 
@@ -41,33 +38,20 @@ MODULE = "tests.oracle.promises"
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {MODULE}", description=__doc__, formatter_class=formatter
-    )
-    parser.add_argument(
-        "--calls", type=int, help="how many cases to draw (default: 5 of each, or by --minutes)"
-    )
-    parser.add_argument("--minutes", type=float, help="how long to draw cases")
-    parser.add_argument("--seed", type=int, help="by default a new one")
-    parser.add_argument("--number", type=int, help="draw this case of the seed alone")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
+    parser = parser_of(MODULE, __doc__, "5 of each", jobs=1)
     parser.add_argument("--list", action="store_true", help="print the sentences")
     options = parser.parse_args(arguments)
     kind = "fakes" if options.fakes else "gpu"
     if options.list:
         print("\n".join(f"{one.name}\n    {one.quote}" for one in promises_of(kind)))
         return 0
-    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
-    print(f"seed {seed}", flush=True)
-    end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-    calls = 5 * len(promises_of(kind)) if options.calls is None and end is None else options.calls
-    asked = {"seed": seed, "fakes": options.fakes, "end": end, "seconds": SECONDS}
-    batches = _batches(calls, options.jobs, asked)
+    asked = begin(options, SECONDS)
+    calls = 5 * len(promises_of(kind)) if options.calls is None and asked["end"] is None else options.calls
+    size = BATCH if calls is None else max(1, min(BATCH, -(-calls // options.jobs)))
+    chosen = batches(calls, asked["end"], size)
     if options.number is not None:
-        batches = iter([(options.number, options.number + 1)])
-    text, findings = table(seed, _reports(asked, batches, options.jobs), kind)
+        chosen = iter([(options.number, options.number + 1)])
+    text, findings = table(asked["seed"], _reports(asked, chosen, options.jobs), kind)
     print(text)
     return int(findings > 0)
 
@@ -77,34 +61,14 @@ def promises_of(kind: str) -> list[Promise]:
     return [one for one in PROMISES if kind == "gpu" or not one.gpu]
 
 
-def _batches(calls: int | None, jobs: int, asked: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    size = BATCH if calls is None else max(1, min(BATCH, -(-calls // jobs)))
-    start = 0
-    while (calls is None or start < calls) and not over(asked):
-        stop = start + size if calls is None else min(start + size, calls)
-        yield start, stop
-        start = stop
-
-
-def _reports(asked: dict[str, Any], batches: Iterator[tuple[int, int]], jobs: int) -> list[dict[str, Any]]:
+def _reports(asked: dict[str, Any], chosen: Iterator[tuple[int, int]], jobs: int) -> list[dict[str, Any]]:
     reports: list[dict[str, Any]] = []
-    lock = threading.Lock()
 
-    def work(process: int) -> None:
-        while True:
-            with lock:
-                batch = next(batches, None)
-            if batch is None:
-                return
-            for report in finished(MODULE, asked | {"process": process}, *batch):
-                with lock:
-                    reports.append(report)
+    def work(batch: tuple[int, int], process: int) -> None:
+        for report in finished(MODULE, asked | {"process": process}, *batch):
+            reports.append(report)
 
-    workers = [threading.Thread(target=work, args=(process,)) for process in range(jobs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    share(chosen, work, jobs)
     return sorted(reports, key=lambda report: report["number"])
 
 
@@ -123,14 +87,9 @@ def table(seed: int, reports: list[dict[str, Any]], kind: str) -> tuple[str, int
         lines.append(f"FINDING {text}\n    not supported in any of {len(rejected)} cases: {reason}")
         counts[text.partition(": ")[0]]["finding"] += 1
     names = ("holds", "finding", "not supported", "out of memory")
-    lines.append(f"{'page':40}" + "".join(f"{name:>16}" for name in names))
-    for page, found in sorted(counts.items()):
-        lines.append(f"{page:40}" + "".join(f"{found[name]:>16}" for name in names))
-    total = sum(counts.values(), Counter())
     sentences = len({one["call"] for one in reports})
-    head = f"seed {seed}: {sentences} sentences"
-    lines.append(f"{head:40}" + "".join(f"{total[name]:>16}" for name in names))
-    return "\n".join(lines), total["finding"]
+    lines += outcome_table("page", counts, f"seed {seed}: {sentences} sentences", names, width=40, column=16)
+    return "\n".join(lines), sum(found["finding"] for found in counts.values())
 
 
 def never(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

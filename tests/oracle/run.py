@@ -10,16 +10,16 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from tests.spread import visible
 
-__all__ = ["Result", "compare", "run_child", "summary"]
+__all__ = ["Result", "at_once", "batches", "compare", "run_child", "share", "summary"]
 
 ROOT = Path(__file__).parents[2]
 BATCH = 200  # calls in one child, at least
@@ -76,22 +76,13 @@ def compare(
     end = None if minutes is None else time.monotonic() + 60 * minutes
     asked = {"seed": seed, "fakes": fakes, "only": list(only), "seconds": seconds, "end": end}
     asked |= {"like": like, "algorithms": algorithms, "rejected": rejected}
-    batches = iter([numbers]) if numbers else _batches(calls, end, _batch_size(calls, jobs, fakes))
+    chosen = iter([numbers]) if numbers else batches(calls, end, _batch_size(calls, jobs, fakes))
     lock = threading.Lock()
 
-    def work(process: int) -> None:
-        while True:
-            with lock:
-                batch = next(batches, None)
-            if batch is None:
-                return
-            _batch(asked | {"numbers": batch, "process": process}, result, lock)
+    def work(batch: tuple[int, int], process: int) -> None:
+        _batch(asked | {"numbers": batch, "process": process}, result, lock)
 
-    workers = [threading.Thread(target=work, args=(process,)) for process in range(jobs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    share(chosen, work, jobs)
     return result
 
 
@@ -118,7 +109,32 @@ def _batch_size(calls: int | None, jobs: int, fakes: str) -> int:
     return most if calls is None else min(most, max(BATCH, ceil(calls / jobs / 2)))
 
 
-def _batches(calls: int | None, end: float | None, size: int) -> Iterator[tuple[int, int]]:
+def share(found: Iterator[tuple[int, int]], work: Callable[[tuple[int, int], int], None], jobs: int) -> None:
+    """Call ``work(batch, process)`` for each batch, in a thread for each of ``jobs`` processes."""
+    lock = threading.Lock()
+
+    def take(process: int) -> None:
+        while True:
+            with lock:
+                batch = next(found, None)
+            if batch is None:
+                return
+            work(batch, process)
+
+    at_once([partial(take, process) for process in range(jobs)])
+
+
+def at_once(calls: Sequence[Callable[[], None]]) -> None:
+    """Make calls in threads of their own, and wait for them."""
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def batches(calls: int | None, end: float | None, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and last numbers of batches until there are ``calls``, or the time is over."""
     start = 0
     while (calls is None or start < calls) and (end is None or time.monotonic() < end):
         stop = start + size if calls is None else min(start + size, calls)
