@@ -47,6 +47,8 @@ Operands = Mapping[str, Any]
 Arguments = Mapping[str, Any]
 Values = dict[str, np.ndarray]
 Pairs = list[tuple[int, int]]
+Compute = Callable[[Operands, Arguments], Values]
+Table = Mapping[str, Compute]
 
 
 class Answer(NamedTuple):
@@ -101,6 +103,17 @@ class Conv(NamedTuple):
 def named(value: Any, default: str) -> str:
     """Return the name that an argument gives, in lower case."""
     return default if value is None else str(value).lower()
+
+
+def activation_of(arguments: Arguments, name: str = "activation") -> tuple[str, float]:
+    """Return the mode of an activation and its coefficient, for which 0 stands for 1 in a swish."""
+    mode, coefficient = named(arguments.get(name), "relu"), arguments.get("coefficient", 0)
+    return mode, coefficient or float(mode == "swish")
+
+
+def absolute(operands: Operands) -> dict[str, Any]:
+    """Return the absolute values of operands."""
+    return {name: None if array is None else np.abs(array) for name, array in operands.items()}
 
 
 def per_axis(value: Any, axes: int) -> list[int]:

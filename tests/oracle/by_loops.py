@@ -15,10 +15,12 @@ from scipy import special
 
 from .answer import (
     Arguments,
+    Compute,
     Conv,
     Geometry,
     Operands,
     Values,
+    activation_of,
     axes_of,
     conv_parameters,
     conv_transpose_output_shape,
@@ -39,7 +41,7 @@ from .causal_conv import CAUSAL
 from .conv_fusions import fusions_by_loops
 from .images import of_each_image, of_one_image
 from .loops_over_time import ctc_loss, rnn
-from .magnitude import Compute, answers
+from .magnitude import answers
 from .neighbours import NEIGHBOURS
 from .rows import ROWS
 from .sequences import SEQUENCES
@@ -147,9 +149,7 @@ def conv_bias_activation(operands: Operands, arguments: Arguments) -> Values:
         y = y + arguments.get("alpha2", 1) * operands["residual"]
     if operands.get("bias") is not None:
         y = y + operands["bias"].reshape(1, -1, *[1] * (y.ndim - 2))
-    mode = named(arguments.get("activation"), "relu")
-    coefficient = arguments.get("coefficient", 0) or float(mode == "swish")
-    return {"y": _act(y, mode, coefficient, True)}
+    return {"y": _act(y, *activation_of(arguments), True)}
 
 
 # --- functions of single elements ---------------------------------------------------------------------------
@@ -175,15 +175,12 @@ def _act(x: np.ndarray, mode: str, coefficient: float, propagate: bool) -> np.nd
 
 
 def activation(operands: Operands, arguments: Arguments) -> Values:
-    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
-    if mode == "swish" and coefficient == 0:
-        coefficient = 1
-    return {"y": _act(operands["x"], mode, coefficient, propagates(arguments))}
+    return {"y": _act(operands["x"], *activation_of(arguments, "mode"), propagates(arguments))}
 
 
 def activation_backward(operands: Operands, arguments: Arguments) -> Values:
     x, y, dy = operands["x"], operands["y"], operands["dy"]
-    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
+    mode, coefficient = activation_of(arguments, "mode")
     if mode == "relu":
         return {"dx": np.where(x > 0, dy, 0.0)}
     if mode == "clipped_relu":
@@ -195,8 +192,8 @@ def activation_backward(operands: Operands, arguments: Arguments) -> Values:
     if mode == "elu":  # docs/layer-calls.md: the slope at 0 is 1
         return {"dx": np.where(x >= 0, dy, dy * coefficient * np.exp(np.minimum(x, 0)))}
     if mode == "swish":
-        s = special.expit((coefficient or 1) * x)
-        return {"dx": dy * (s + (coefficient or 1) * x * s * (1 - s))}
+        s = special.expit(coefficient * x)
+        return {"dx": dy * (s + coefficient * x * s * (1 - s))}
     return {"dx": dy.copy()}
 
 

@@ -18,11 +18,13 @@ from torch.nn import functional
 from .answer import (
     GATES,
     Arguments,
+    Compute,
     Geometry,
     Network,
     Operands,
     Pairs,
     Values,
+    activation_of,
     axes_of,
     conv_parameters,
     conv_transpose_output_shape,
@@ -46,7 +48,7 @@ from .answer import (
 from .attention_by_torch import ATTENTION
 from .conv_fusions_by_torch import fusions_by_torch
 from .images import of_each_image, of_one_image
-from .magnitude import Compute, answers
+from .magnitude import answers
 from .neighbours_by_torch import NEIGHBOURS
 from .rows_by_torch import ROWS
 from .tables import defined
@@ -161,9 +163,7 @@ def conv_bias_activation(operands: Tensors, arguments: Arguments) -> Tensors:
         y = y + arguments.get("alpha2", 1) * operands["residual"]
     if operands.get("bias") is not None:
         y = y + operands["bias"].reshape(1, -1, *[1] * (y.ndim - 2))
-    mode = named(arguments.get("activation"), "relu")
-    coefficient = arguments.get("coefficient", 0)
-    return {"y": _act(y, mode, (coefficient or 1) if mode == "swish" else coefficient)}
+    return {"y": _act(y, *activation_of(arguments))}
 
 
 # --- functions of single elements ---------------------------------------------------------------------------
@@ -186,9 +186,8 @@ def _act(x: torch.Tensor, mode: str, coefficient: float) -> torch.Tensor:
 
 
 def activation(operands: Tensors, arguments: Arguments) -> Tensors:
-    x, mode = operands["x"], named(arguments.get("mode"), "relu")
-    coefficient = arguments.get("coefficient", 0)
-    y = _act(x, mode, (coefficient or 1) if mode == "swish" else coefficient)
+    x, (mode, coefficient) = operands["x"], activation_of(arguments, "mode")
+    y = _act(x, mode, coefficient)
     if mode in ("relu", "clipped_relu") and not propagates(arguments):
         y = y.masked_fill(x.isnan(), 0.0)
     return {"y": y}
@@ -196,7 +195,7 @@ def activation(operands: Tensors, arguments: Arguments) -> Tensors:
 
 def activation_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     x, y, dy = operands["x"], operands["y"], operands["dy"]
-    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
+    mode, coefficient = activation_of(arguments, "mode")
     if mode == "sigmoid":
         return {"dx": torch.ops.aten.sigmoid_backward(dy, y)}
     if mode == "tanh":
@@ -204,7 +203,7 @@ def activation_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     if mode == "clipped_relu":
         return {"dx": torch.ops.aten.hardtanh_backward(dy, x, 0.0, max(0.0, coefficient))}
     leaf = _leaf(x)
-    dx = _gradient(_act(leaf, mode, (coefficient or 1) if mode == "swish" else coefficient), leaf, dy)
+    dx = _gradient(_act(leaf, mode, coefficient), leaf, dy)
     if mode == "elu":  # docs/layer-calls.md: the slope at 0 is 1
         dx = torch.where(x == 0, dy, dx)
     return {"dx": dx}

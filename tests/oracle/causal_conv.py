@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from .answer import Arguments, Operands, Values, named
+from .answer import Arguments, Operands, Table, Values, absolute, named
 from .tables import defined
 
 __all__ = ["CAUSAL", "CAUSAL_SCALES"]
 
 Array = np.ndarray
-Table = Mapping[str, Callable[[Operands, Arguments], Values]]
 
 
 def _windows(x: Array, before: int, after: int) -> Array:
@@ -60,18 +57,14 @@ def causal_conv1d_backward(operands: Operands, arguments: Arguments) -> Values:
     return _through_windows(operands, gradient)
 
 
-def _absolute(operands: Operands) -> dict[str, Array]:
-    return {name: np.abs(array) for name, array in operands.items() if array is not None}
-
-
 def _scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """The slope of silu is at most 1.1."""
-    return {"y": (1.1 if _is_silu(arguments) else 1) * _sums(_absolute(operands))}
+    return {"y": (1.1 if _is_silu(arguments) else 1) * _sums(absolute(operands))}
 
 
 def _gradient_scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """The slope of silu is at most 1.1, and changes by at most half of the error of a sum."""
-    known = _absolute(operands)
+    known = absolute(operands)
     amplified = 1.1 + _sums(known) / 2 if _is_silu(arguments) else 1
     return _through_windows(known, known["dy"] * amplified)
 

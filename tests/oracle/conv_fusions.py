@@ -5,20 +5,17 @@ They are composed of the convolutions in the table of values that they are added
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from .answer import Arguments, Operands, Values, named
+from .answer import Arguments, Compute, Operands, Table, Values, absolute, activation_of
 from .rows import CURVES
 
 __all__ = ["FUSION_OPEN", "FUSION_ROUNDED", "FUSION_SCALES", "fusions_by_loops"]
 
 Array = np.ndarray
-Compute = Callable[[Operands, Arguments], Values]
-Table = Mapping[str, Compute]
 
 UNDECIDED = 2.0**-18  # error of a value before a relu, relative to its terms, up to which its sign is open
 SECOND_ORDER = 1 / 8  # largest relative error of a result whose square is summed
@@ -45,8 +42,7 @@ def fusions_by_loops(table: Table) -> dict[str, Compute]:
         y = y * _wide(operands["scale"], y) + _wide(operands["bias"], y)
         if operands.get("residual") is not None:
             y = y + operands["residual"]
-        mode = named(arguments.get("activation"), "relu")
-        coefficient = arguments.get("coefficient", 0) or float(mode == "swish")
+        mode, coefficient = activation_of(arguments)
         return table["activation"]({"x": y}, {"mode": mode, "coefficient": coefficient})
 
     def statistics(operands: Operands, arguments: Arguments) -> Values:
@@ -138,17 +134,13 @@ def finalize(operands: Operands, arguments: Arguments) -> Values:
 # --- sizes of errors ---------------------------------------------------------------------------------------
 
 
-def _absolute(operands: Operands) -> dict[str, Any]:
-    return {name: None if array is None else np.abs(array) for name, array in operands.items()}
-
-
-def _own(before: Array, arguments: Arguments) -> Array:
+def size_of_activation(before: Array, arguments: Arguments) -> Array:
     """Return the magnitude of an activation's own approximations; 0 for those without any."""
-    mode, coefficient = named(arguments.get("activation"), "relu"), abs(arguments.get("coefficient", 0))
+    mode, coefficient = activation_of(arguments)
     sizes = {
         "sigmoid": np.ones_like(before),
         "tanh": np.ones_like(before),
-        "elu": coefficient + np.abs(before),
+        "elu": abs(coefficient) + np.abs(before),
         "gelu": np.abs(before),
         "swish": np.abs(before),
     }
@@ -158,17 +150,17 @@ def _own(before: Array, arguments: Arguments) -> Array:
 def _scaled_scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     plain = {**arguments, "activation": "identity"}
     before = table["conv_scale_bias_activation"](operands, plain)["y"]
-    terms = table["conv_scale_bias_activation"](_absolute(operands), plain)["y"]
+    terms = table["conv_scale_bias_activation"](absolute(operands), plain)["y"]
     steep = max(1.2, abs(arguments.get("coefficient", 0)) if arguments.get("activation") == "elu" else 0)
     # An engine that is compiled at run time approximates tanh: in float32 it was off by 5e-6 on an H200.
     coarse = 8 if arguments.get("activation") == "tanh" else 1
-    return {"y": coarse * _own(before, arguments) + steep * terms}
+    return {"y": coarse * size_of_activation(before, arguments) + steep * terms}
 
 
 def _float8_scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     plain = {**arguments, "activation": None, "amax": False}
     given = {**operands, "scale": None}
-    before, terms = (table["scaled_conv"](one, plain)["y"] for one in (given, _absolute(given)))
+    before, terms = (table["scaled_conv"](one, plain)["y"] for one in (given, absolute(given)))
     own = {"sigmoid": 1.0, "tanh": 1.0}.get(arguments.get("activation") or "")
     v = 1.2 * terms + (np.abs(before) if own is None else own)
     sizes = {"y": abs(_factor(operands, "scale")) * v, "amax": np.array([v.max()])}
@@ -178,7 +170,7 @@ def _float8_scale(table: Table, operands: Operands, arguments: Arguments, values
 def _scaled_rounded(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Nothing is rounded to half precision but the result; approximate activations have some 11 bits."""
     plain = {**arguments, "activation": "identity"}
-    return {"y": _own(table["conv_scale_bias_activation"](operands, plain)["y"], arguments)}
+    return {"y": size_of_activation(table["conv_scale_bias_activation"](operands, plain)["y"], arguments)}
 
 
 def _scaled_open(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -220,10 +212,10 @@ def _filter_scale(table: Table, operands: Operands, arguments: Arguments, values
 
 def _data_sizes(operands: Operands, size: Array) -> Values:
     """Return the sizes of all gradients for an error of dz that is proportional to a size."""
-    absolute = _absolute(operands)
-    x, mean, invstd, scale = (absolute[name] for name in ("x", "mean", "invstd", "scale"))
+    known = absolute(operands)
+    x, mean, invstd, scale = (known[name] for name in ("x", "mean", "invstd", "scale"))
     normal = (x + _wide(mean, x)) * _wide(invstd, x)
-    found = _channel_gradients({**absolute, "scale": -scale}, size, size * normal, size)
+    found = _channel_gradients({**known, "scale": -scale}, size, size * normal, size)
     # The signs of the scale and of the mean are such that all terms are added.
     found["eq_bias"] = found["eq_bias"] + 2 * found["eq_x_scale"] * np.ravel(mean)
     return {name: np.abs(one) for name, one in found.items()}
@@ -231,7 +223,7 @@ def _data_sizes(operands: Operands, size: Array) -> Values:
 
 def _data_scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     shape = {**arguments, "x_shape": operands["x"].shape}
-    terms = table["conv_backward_data"](_absolute(operands), shape)["dx"]
+    terms = table["conv_backward_data"](absolute(operands), shape)["dx"]
     return _data_sizes(operands, np.where(_before_relu(operands) > 0, terms, 0.0))
 
 
@@ -245,8 +237,8 @@ def _data_rounded(table: Table, operands: Operands, arguments: Arguments, values
 
 def _data_open(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Values so close to 0 before the relu that their sign depends on rounding, and the sums of those."""
-    absolute = _absolute(operands)
-    x, mean, invstd, scale, bias = (absolute[name] for name in ("x", "mean", "invstd", "scale", "bias"))
+    known = absolute(operands)
+    x, mean, invstd, scale, bias = (known[name] for name in ("x", "mean", "invstd", "scale", "bias"))
     terms = (x + _wide(mean, x)) * _wide(invstd * scale, x) + _wide(bias, x)
     open_ = np.abs(_before_relu(operands)) <= UNDECIDED * terms
     channels = np.array([open_[:, channel].any() for channel in range(x.shape[1])])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .answer import Arguments, named
+from .answer import Arguments, activation_of
 from .rows_by_torch import CURVES, times
 
 __all__ = ["fusions_by_torch"]
@@ -24,9 +24,7 @@ def fusions_by_torch(convolve: Any, act: Any) -> dict[str, Torch]:
         y = convolve(operands["x"], operands["w"], arguments)
         y = torch.addcmul(_wide(operands["bias"], y), y, _wide(operands["scale"], y))
         y = y if operands.get("residual") is None else y + operands["residual"]
-        mode = named(arguments.get("activation"), "relu")
-        coefficient = arguments.get("coefficient", 0)
-        return {"y": act(y, mode, (coefficient or 1) if mode == "swish" else coefficient)}
+        return {"y": act(y, *activation_of(arguments))}
 
     def statistics(operands: Tensors, arguments: Arguments) -> Tensors:
         y = convolve(_activated(operands), operands["w"], arguments)

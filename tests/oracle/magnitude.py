@@ -9,7 +9,7 @@ values found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import product
 from math import prod
 from typing import Any
@@ -25,7 +25,10 @@ from .answer import (
     Geometry,
     Operands,
     Solver,
+    Table,
     Values,
+    absolute,
+    activation_of,
     axes_of,
     ctc_targets,
     lrn_factors,
@@ -44,15 +47,13 @@ from .answer import (
 )
 from .attention import ATTENTION_ROUNDED, ATTENTION_SCALES
 from .causal_conv import CAUSAL_SCALES
-from .conv_fusions import FUSION_OPEN, FUSION_ROUNDED, FUSION_SCALES
+from .conv_fusions import FUSION_OPEN, FUSION_ROUNDED, FUSION_SCALES, size_of_activation
 from .images import of_each_image, of_one_image
 from .neighbours import NEIGHBOUR_OPEN, NEIGHBOUR_SCALES
 from .rows import PRODUCT_SCALES, ROW_OPEN, ROW_ROUNDED, SAFE_CANCELLATION, spread_of
 from .sequences import SEQUENCE_SCALES
 from .tables import private
 
-Compute = Callable[[Operands, Arguments], Values]
-Table = Mapping[str, Compute]
 Scale = Callable[[Table, Operands, Arguments, Values], Values]
 
 EXACT = ("indices",)  # results that are positions
@@ -91,10 +92,6 @@ def _answer(name: str, value: np.ndarray, scale: Any, mask: Any, rounded: Any) -
     return Answer(value, size, name in EXACT, mask, rounded)
 
 
-def _absolute(operands: Operands) -> dict[str, Any]:
-    return {name: None if array is None else np.abs(array) for name, array in operands.items()}
-
-
 # --- convolutions: sums of products -----------------------------------------------------------------------
 
 
@@ -102,7 +99,7 @@ def _linear(name: str) -> Scale:
     """The scale of an operation that is linear in each of its operands."""
 
     def scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-        return table[name](_absolute(operands), arguments)
+        return table[name](absolute(operands), arguments)
 
     return scale
 
@@ -112,17 +109,11 @@ def _fused(table: Table, operands: Operands, arguments: Arguments, values: Value
     before = table["conv_bias_activation"](operands, plain)["y"]
     for factor in ("alpha1", "alpha2"):
         plain[factor] = abs(arguments.get(factor, 1))
-    sums = table["conv_bias_activation"](_absolute(operands), plain)["y"]
-    mode, coefficient = named(arguments.get("activation"), "relu"), abs(arguments.get("coefficient", 0))
+    sums = table["conv_bias_activation"](absolute(operands), plain)["y"]
+    mode, coefficient = activation_of(arguments)
     # Fast approximations of tanh and exp have absolute errors; the slopes are at most 1.2.
-    own = {
-        "sigmoid": np.ones_like(before),
-        "tanh": np.ones_like(before),
-        "elu": coefficient + np.abs(before),
-        "gelu": np.abs(before),
-        "swish": np.abs(before),
-    }.get(mode, np.zeros_like(before))
-    return {"y": own + sums * (max(1.0, coefficient) if mode == "elu" else 1.2)}
+    steep = max(1.0, abs(coefficient)) if mode == "elu" else 1.2
+    return {"y": size_of_activation(before, arguments) + sums * steep}
 
 
 def _not_finite(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -140,8 +131,8 @@ def _fused_not_finite(table: Table, operands: Operands, arguments: Arguments, va
 
 def _activation(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     x, y = operands["x"], np.abs(values["y"])
-    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
-    slope = (coefficient or 1) * x if mode == "swish" else x
+    mode, coefficient = activation_of(arguments, "mode")
+    slope = coefficient * x if mode == "swish" else x
     if mode in ("sigmoid", "swish"):
         return {"y": y * (1 + np.abs(slope))}
     if mode == "tanh":  # an engine that is compiled at run time was off by 9e-6 on an H200
@@ -154,7 +145,7 @@ def _activation(table: Table, operands: Operands, arguments: Arguments, values: 
 
 def _activation_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     x, dy = operands["x"], np.abs(operands["dy"])
-    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
+    mode, coefficient = activation_of(arguments, "mode")
     if mode == "sigmoid":
         return {"dx": dy * np.abs(operands["y"])}
     if mode == "tanh":
@@ -162,7 +153,7 @@ def _activation_backward(table: Table, operands: Operands, arguments: Arguments,
     if mode == "elu":  # of y, which was rounded, or of x
         return {"dx": dy * max(1.0, abs(coefficient))}
     if mode == "swish":
-        return {"dx": dy * (1 + np.abs((coefficient or 1) * x))}
+        return {"dx": dy * (1 + np.abs(coefficient * x))}
     return {"dx": np.abs(values["dx"])}
 
 
@@ -195,7 +186,7 @@ def _itself(table: Table, operands: Operands, arguments: Arguments, values: Valu
 def _pool(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     if pool_mode(arguments) == "max":
         return _itself(table, operands, arguments, values)
-    return table["pool"](_absolute(operands), arguments)
+    return table["pool"](absolute(operands), arguments)
 
 
 def _pool_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -215,8 +206,7 @@ def _open_maxima(table: Table, operands: Operands, arguments: Arguments, values:
     x = operands["x"]
     if pool_mode(arguments) != "max" or not x.size:
         return {}
-    geometry = pool_geometry(x.shape, arguments)
-    axes = tuple(range(x.ndim, 2 * x.ndim - 2))
+    geometry, axes = pool_geometry(x.shape, arguments), tuple(range(x.ndim, 2 * x.ndim - 2))
     seen = windows(x, geometry, -np.inf)
     mask = (np.isnan(seen) | (seen == -np.inf)).all(axes)
     if tuple(geometry.window) == x.shape[2:]:
@@ -229,8 +219,7 @@ def _open_ties(table: Table, operands: Operands, arguments: Arguments, values: V
     x = operands["x"]
     if pool_mode(arguments) != "max" or not x.size:
         return {}
-    geometry = pool_geometry(x.shape, arguments)
-    axes = tuple(range(x.ndim, 2 * x.ndim - 2))
+    geometry, axes = pool_geometry(x.shape, arguments), tuple(range(x.ndim, 2 * x.ndim - 2))
     seen = windows(x, geometry, -np.inf)
     largest = seen.max(axes, keepdims=True)
     equal = seen == largest
@@ -354,14 +343,17 @@ def _norm_inference_backward(
     }
 
 
-def _norm_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+def _of_gradient(operands: Operands, arguments: Arguments, values: Values) -> tuple[_Statistics, np.ndarray]:
+    """Return the statistics that a gradient is computed with, and the size of dz."""
     mean, invstd = operands.get("mean"), operands.get("invstd")
-    given = mean is not None
-    if not given:
+    if mean is None:
         mean, invstd = batch_statistics(operands["x"], arguments)
-    at = _Statistics(operands, arguments, mean, invstd)
-    dz = np.abs(values.get("dz", operands["dy"]))
-    normal, parts = at.normal, at.parts if given else at.parts * at.spread
+    return _Statistics(operands, arguments, mean, invstd), np.abs(values.get("dz", operands["dy"]))
+
+
+def _norm_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    at, dz = _of_gradient(operands, arguments, values)
+    normal, parts = at.normal, at.parts * (at.spread if operands.get("mean") is None else 1)
     shape = np.shape(operands["scale"])
     crossed = parts * at.average(dz * normal) + normal * at.average(dz * parts)
     found = {
@@ -382,10 +374,7 @@ def _norm_rounded(table: Table, operands: Operands, arguments: Arguments, values
 
 
 def _norm_backward_rounded(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    mean, invstd = operands.get("mean"), operands.get("invstd")
-    if mean is None:
-        mean, invstd = batch_statistics(operands["x"], arguments)
-    at, dz = _Statistics(operands, arguments, mean, invstd), np.abs(values.get("dz", operands["dy"]))
+    at, dz = _of_gradient(operands, arguments, values)
     inner = dz + at.average(dz) + at.normal * at.average(dz * at.normal)
     return {"dx": at.scale * at.invstd * inner}
 
@@ -507,7 +496,7 @@ def _reduce(table: Table, operands: Operands, arguments: Arguments, values: Valu
     found = _itself(table, operands, arguments, values)
     op = named(arguments.get("op"), "add")
     if op in ("add", "average"):
-        found["y"] = table["reduce"](_absolute(operands), arguments)["y"]
+        found["y"] = table["reduce"](absolute(operands), arguments)["y"]
     elif op.startswith("mul"):
         found["y"] = found["y"] * np.sqrt(max(operands["x"].size, 1))
     return found

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from .answer import Arguments, Operands, Values, named
+from .answer import Arguments, Operands, Table, Values, named
 from .tables import defined
 
 __all__ = ["NEIGHBOURS", "NEIGHBOUR_OPEN", "NEIGHBOUR_SCALES", "edges_to", "rows_of"]
 
 Array = np.ndarray
-Table = Mapping[str, Callable[[Operands, Arguments], Values]]
 REDUCE = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
 WHERE = {"max": np.argmax, "min": np.argmin}
 

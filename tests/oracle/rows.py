@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .answer import Arguments, Operands, Values
+from .answer import Arguments, Operands, Values, absolute
 from .tables import defined
 
 __all__ = [
@@ -124,12 +124,8 @@ def matmul_backward(operands: Operands, arguments: Arguments) -> Values:
     return found
 
 
-def _absolute(operands: Operands) -> dict[str, Any]:
-    return {name: None if array is None else np.abs(array) for name, array in operands.items()}
-
-
 def _matmul_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    sums = _sums(_absolute(operands), arguments, abs(arguments.get("alpha", 1)))
+    sums = _sums(absolute(operands), arguments, abs(arguments.get("alpha", 1)))
     plain = _sums(operands, arguments, arguments.get("alpha", 1))
     # An engine that is compiled at run time approximates tanh: in float32 it was off by 7e-6 on an H200.
     curve = arguments.get("activation") or ""
@@ -138,7 +134,7 @@ def _matmul_scale(table: Any, operands: Operands, arguments: Arguments, values: 
 
 
 def _scaled_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    sums, plain = _scaled(_absolute(operands), arguments, 1.0), _scaled(operands, arguments, 1.0)
+    sums, plain = _scaled(absolute(operands), arguments, 1.0), _scaled(operands, arguments, 1.0)
     own = {"sigmoid": 1.0, "tanh": 1.0}.get(arguments.get("activation") or "")
     v = 1.2 * sums + (np.abs(plain) if own is None else own)
     scale = 1.0 if operands.get("scale") is None else np.abs(np.ravel(operands["scale"])[0])
@@ -147,8 +143,8 @@ def _scaled_scale(table: Any, operands: Operands, arguments: Arguments, values: 
 
 
 def _backward_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    absolute = {**arguments, "alpha": abs(arguments.get("alpha", 1))}
-    return matmul_backward(_absolute(operands), absolute)
+    positive = {**arguments, "alpha": abs(arguments.get("alpha", 1))}
+    return matmul_backward(absolute(operands), positive)
 
 
 # --- normalisations ----------------------------------------------------------------------------------------

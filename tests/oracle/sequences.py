@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
-from .answer import Arguments, Operands, Values
+from .answer import Arguments, Compute, Operands, Table, Values, absolute
 from .causal_conv import causal_conv1d, causal_conv1d_backward
 from .tables import defined
 
 __all__ = ["SEQUENCES", "SEQUENCE_SCALES"]
 
 Array = np.ndarray
-Table = Mapping[str, Callable[[Operands, Arguments], Values]]
 
 
 def fft_causal_conv1d(operands: Operands, arguments: Arguments) -> Values:
@@ -80,12 +79,11 @@ def _gradient_scale(table: Table, operands: Operands, arguments: Arguments, valu
     return {"dx": dy * _norm(operands["w"]), "dw": (dy * _norm(operands["x"])).sum(0)}
 
 
-def _chain(compute: Callable[[Operands, Arguments], Values]) -> Callable[..., Values]:
+def _chain(compute: Compute) -> Callable[..., Values]:
     """Return a scale: the sum of all absolute terms, twice since kernels may round what is in between."""
 
     def scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-        absolute = {name: np.abs(array) for name, array in operands.items()}
-        return {name: 2 * size for name, size in compute(absolute, arguments).items()}
+        return {name: 2 * size for name, size in compute(absolute(operands), arguments).items()}
 
     return scale
 
