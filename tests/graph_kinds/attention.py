@@ -60,8 +60,7 @@ def attention(
         more["dropout_probability"] = dropout
     scores = (B, H, rows, keys)
     if causal or window or bias:
-        inner = Draft()
-        inner._numbers = draft._numbers
+        inner = draft.inner()
         first = last = inner.virtual(scores)
         if bias:
             last = inner.pointwise("add", last, draft.input((1, H, rows, keys), dtype))
@@ -76,11 +75,7 @@ def attention(
         if window:
             left = window - keys + rows if bottom_right else window
             last = band(inner, last, "cmp_gt", left_bound_desc=inner.value(left))
-        more |= {
-            "subgraph": Graph(tuple(inner.nodes), ()),
-            "subgraph_input_uid": first.uid,
-            "subgraph_output_uid": last.uid,
-        }
+        more |= inner.subgraph(first, last)
     o = draft.result(q_shape, dtype, heads[0], ragged=offsets[0])
     if stats:
         more["statsdesc"] = draft.result((B, H, rows, 1), "float32")
@@ -111,32 +106,14 @@ def attention_backward(
     if padded:
         more = {name: draft.input((B, 1, 1, 1), "int32") for name in ("seq_len_qdesc", "seq_len_kvdesc")}
     if causal:
-        inner = Draft()
-        inner._numbers = draft._numbers
+        inner = draft.inner()
         first = inner.virtual((B, H, S, S))
         last = band(inner, first, "cmp_ge")
-        more |= {
-            "subgraph": Graph(tuple(inner.nodes), ()),
-            "subgraph_input_uid": first.uid,
-            "subgraph_output_uid": last.uid,
-        }
+        more |= inner.subgraph(first, last)
     dq, dk, dv = (draft.result(shape, dtype) for shape in (q_shape, kv_shape, kv_shape))
-    draft.add(
-        "sdpa_backward",
-        **{
-            "qdesc": q,
-            "kdesc": k,
-            "vdesc": v,
-            "odesc": o,
-            "doddesc": do,
-            "statsdesc": stats,
-            "dqdesc": dq,
-            "dkdesc": dk,
-            "dvdesc": dv,
-        },
-        scaledesc=draft.value(1 / sqrt(D)),
-        **more,
-    )
+    given = {"qdesc": q, "kdesc": k, "vdesc": v, "odesc": o, "doddesc": do, "statsdesc": stats}
+    results = {"dqdesc": dq, "dkdesc": dk, "dvdesc": dv}
+    draft.add("sdpa_backward", **given, **results, scaledesc=draft.value(1 / sqrt(D)), **more)
     return draft.graph()
 
 

@@ -59,13 +59,8 @@ def composed_attention(
         k = draft.virtual((B, kv_heads, D, keys), dtype, (kv_heads * size, size, 1, D))
         v = draft.virtual(kv_shape, dtype)
         for container_of, table, loaded in zip(pages, tables, (k, v), strict=True):
-            draft.add(
-                "paged_cache_load",
-                container_desc=container_of,
-                sequence_desc=lengths[1],
-                page_table_desc=table,
-                ydesc=loaded,
-            )
+            facts = {"sequence_desc": lengths[1], "page_table_desc": table}
+            draft.add("paged_cache_load", container_desc=container_of, **facts, ydesc=loaded)
     overrides = {"gemm_m_override_desc": lengths[0], "gemm_n_override_desc": lengths[1]}
     padding = {"padding_value": 0.0} if lengths[0] else {}
     score = draft.matmul(q, k, draft.virtual((B, H, rows, keys)), **overrides, **padding)
@@ -73,33 +68,29 @@ def composed_attention(
     if bias:
         score = draft.pointwise("add", score, draft.input((1, H, rows, keys), dtype))
     score = masked(draft, score, lengths, causal, window, bottom_right)
-    row = (B, H, rows, 1)
-    largest = draft.reduce("max", score, row)
-    powers = draft.pointwise("exp", draft.pointwise("sub", score, largest))
-    total = draft.reduce("add", powers, row)
-    # Without the nodes of the statistics no engine exists; they are virtual if they are not wanted.
-    written = draft.result(row, "float32") if stats else draft.virtual(row)
-    draft.pointwise("add", largest, draft.pointwise("log", total), y=written)
+    powers, total = softmax(draft, score, stats)
     last = dtype if not dropout else "float32"
     weights = draft.pointwise("div", powers, total, dtype=last)
     if dropout:
-        seed, offset = (draft.input((1, 1, 1, 1), "int64") for _ in range(2))
-        kept = draft.virtual((B, H, rows, keys))
-        draft.add(
-            "rng",
-            distribution="bernoulli",
-            bernoulli_dist_probability=1 - dropout,
-            seed=seed,
-            offset_desc=offset,
-            ydesc=kept,
-        )
-        weights = draft.pointwise("mul", weights, kept)
+        weights = draft.pointwise("mul", weights, draft.kept((B, H, rows, keys), dropout))
         weights = draft.pointwise("mul", weights, draft.value(1 / (1 - dropout)), dtype=dtype)
     o = draft.result(q_shape, dtype, layouts[0], ragged=offsets[0])
     draft.matmul(weights, v, o, gemm_m_override_desc=lengths[0], gemm_k_override_desc=lengths[1])
     results = draft.results
     draft.results = [o, *(one for one in results if one is not o)]
     return draft.graph()
+
+
+def softmax(draft: Draft, score: Tensor, stats: bool) -> tuple[Tensor, Tensor]:
+    """Add the exponentials of scores and their sums."""
+    row = (*score.spec.shape[:3], 1)
+    largest = draft.reduce("max", score, row)
+    powers = draft.pointwise("exp", draft.pointwise("sub", score, largest))
+    total = draft.reduce("add", powers, row)
+    # Without the nodes of the statistics no engine exists; they are virtual if they are not wanted.
+    written = draft.result(row, "float32") if stats else draft.virtual(row)
+    draft.pointwise("add", largest, draft.pointwise("log", total), y=written)
+    return powers, total
 
 
 def masked(
@@ -178,18 +169,7 @@ def composed_attention_backward(
     by_rows = {"gemm_m_override_desc": lengths[0], "gemm_n_override_desc": lengths[1]}
     by_keys = {"gemm_m_override_desc": lengths[1], "gemm_k_override_desc": lengths[0]}
     scale = draft.value(1 / sqrt(D))
-    kept = None
-    if dropout:
-        seed, offset = (draft.input((1, 1, 1, 1), "int64") for _ in range(2))
-        kept = draft.virtual(scores)
-        draft.add(
-            "rng",
-            distribution="bernoulli",
-            bernoulli_dist_probability=1 - dropout,
-            seed=seed,
-            offset_desc=offset,
-            ydesc=kept,
-        )
+    kept = draft.kept(scores, dropout) if dropout else None
     sums = draft.reduce("add", draft.pointwise("mul", do, o), row)
     sums = draft.pointwise(
         "mul", sums, draft.value(1 - dropout), y=draft.tensor(row, "float32", scratch=True)

@@ -89,5 +89,24 @@ class Draft:
         self.add("matmul", comp_type=compute, adesc=a, bdesc=b, cdesc=c, **attributes)
         return c
 
+    def inner(self) -> Draft:
+        """Return a draft for a sub-graph, whose tensors are numbered with those of this one."""
+        draft = Draft()
+        draft._numbers = self._numbers
+        return draft
+
+    def subgraph(self, first: Tensor, last: Tensor) -> dict[str, Any]:
+        """Return this draft as the attributes of a node that has it as its sub-graph."""
+        uids = {"subgraph_input_uid": first.uid, "subgraph_output_uid": last.uid}
+        return {"subgraph": Graph(tuple(self.nodes), ()), **uids}
+
+    def kept(self, shape: Shape, dropout: float) -> Tensor:
+        """Draw which elements a dropout keeps."""
+        seed, offset = (self.input((1, 1, 1, 1), "int64") for _ in range(2))
+        kept = self.virtual(shape)
+        drawn = {"distribution": "bernoulli", "bernoulli_dist_probability": 1 - dropout}
+        self.add("rng", **drawn, seed=seed, offset_desc=offset, ydesc=kept)
+        return kept
+
     def graph(self) -> Graph:
         return Graph(tuple(self.nodes), (*self.inputs, *self.results))

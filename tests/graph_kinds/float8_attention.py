@@ -9,7 +9,7 @@ from cudnn_ct.graph.operations import Graph
 from cudnn_ct.shapes.specs import packed_strides
 
 from .attention import B, D, H, S
-from .composed_attention import masked
+from .composed_attention import masked, softmax
 from .draft import Draft
 
 __all__ = ["FLOAT8"]
@@ -28,7 +28,7 @@ def float8_attention(
     The largest weight and the largest magnitude of the result are float32 numbers.
     """
     draft = Draft()
-    one, row = (1, 1, 1, 1), (B, H, S, 1)
+    one = (1, 1, 1, 1)
     q_shape, kv_shape = (B, H, S, D), (B, kv_heads, S, D)
     n, h, s, d = packed_strides(kv_shape)
     q = draft.input(q_shape, dtype)
@@ -41,11 +41,7 @@ def float8_attention(
     for factor in (draft.value(1 / sqrt(D)), of_q, of_k):
         score = draft.pointwise("mul", score, factor)
     score = masked(draft, score, [None, None], causal, 0, False)
-    largest = draft.reduce("max", score, row)
-    powers = draft.pointwise("exp", draft.pointwise("sub", score, largest))
-    total = draft.reduce("add", powers, row)
-    written = draft.result(row, "float32") if stats else draft.virtual(row)
-    draft.pointwise("add", largest, draft.pointwise("log", total), y=written)
+    powers, total = softmax(draft, score, stats)
     weights = draft.pointwise("div", powers, total)
     draft.reduce("amax", weights, one, draft.result(one, "float32"))
     weights = draft.pointwise("mul", weights, weights_scale, dtype=dtype)
