@@ -275,13 +275,17 @@ def instance_norm(rng: np.random.Generator) -> Case:
     return operands, {"epsilon": _pick(rng, 0.01, 0.1)}
 
 
-def instance_norm_backward(rng: np.random.Generator) -> Case:
-    operands, arguments = instance_norm(rng)
-    forward = solve("instance_norm", operands, **arguments)
+def _backward_of(rng: np.random.Generator, name: str, operands: dict[str, Any], arguments: Any) -> Case:
+    """Return a gradient of a normalisation, in every second case with the statistics of its result."""
+    forward = solve(name, operands, **arguments)
     given = {"x": operands["x"], "dy": rng.normal(size=operands["x"].shape), "scale": operands["scale"]}
     if _pick(rng, True, False):
         given.update({name: forward[name].value for name in ("mean", "invstd")})
     return given, arguments
+
+
+def instance_norm_backward(rng: np.random.Generator) -> Case:
+    return _backward_of(rng, "instance_norm", *instance_norm(rng))
 
 
 def group_norm(rng: np.random.Generator) -> Case:
@@ -297,12 +301,7 @@ def group_norm(rng: np.random.Generator) -> Case:
 
 
 def group_norm_backward(rng: np.random.Generator) -> Case:
-    operands, arguments = group_norm(rng)
-    forward = solve("group_norm", operands, **arguments)
-    given = {"x": operands["x"], "dy": rng.normal(size=operands["x"].shape), "scale": operands["scale"]}
-    if _pick(rng, True, False):
-        given.update({name: forward[name].value for name in ("mean", "invstd")})
-    return given, arguments
+    return _backward_of(rng, "group_norm", *group_norm(rng))
 
 
 def matmul(rng: np.random.Generator) -> Case:

@@ -18,6 +18,8 @@ from .magnitude import SCALES
 
 TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not TORCH, reason="PyTorch is not installed")
+if TORCH:
+    from . import by_torch
 
 UNIT = 2.0**-53
 
@@ -32,8 +34,6 @@ def array(*values: Any) -> np.ndarray:
 def test_answers_exist_for_the_same_operations() -> None:
     assert set(by_loops.ANSWERS) == set(SCALES) == set(DRAWS)
     if TORCH:
-        from . import by_torch
-
         assert set(by_torch.ANSWERS) == set(by_loops.ANSWERS)
 
 
@@ -62,8 +62,6 @@ def differences(mine: dict[str, Answer], others: dict[str, Answer]) -> Iterator[
 @needs_torch
 @pytest.mark.parametrize("name", DRAWS)
 def test_by_torch_agrees_with_by_loops(name: str) -> None:
-    from . import by_torch
-
     for operands, arguments in cases(name):
         mine = by_loops.ANSWERS[name](operands, arguments)
         other = by_torch.ANSWERS[name](operands, arguments)
@@ -143,8 +141,6 @@ def test_answers_exist_when_operands_are_empty_or_infinite(
         assert result.value.shape == result.scale.shape
         assert np.isfinite(result.scale).all()
     if TORCH:
-        from . import by_torch
-
         assert not list(differences(mine, by_torch.ANSWERS[name](operands, arguments)))
 
 
@@ -336,18 +332,42 @@ def _differences(
     return found
 
 
+def _check_gradients(
+    name: str, given: dict[str, Any], found: dict[str, Answer], dy: np.ndarray, *by: str, **arguments: Any
+) -> None:
+    """Compare the gradients by some operands with central differences of <y, dy>."""
+    for operand in by:
+        wanted = _differences(name, given, operand, "y", dy, **arguments)
+        _close(found[f"d{operand}"].value, wanted)
+
+
 def _close(found: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(found, wanted, atol=3e-7 * (1 + np.abs(wanted).max(initial=0)))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_activation_gradients_by_differences(mode: str) -> None:
-    rng = np.random.default_rng(1)
-    x, dy = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
-    for coefficient in (0, 0.7):
-        y = value("activation", {"x": x}, mode=mode, coefficient=coefficient)
-        found = value("activation_backward", {"x": x, "y": y, "dy": dy}, mode=mode, coefficient=coefficient)
-        _close(found, _differences("activation", {"x": x}, "x", "y", dy, mode=mode, coefficient=coefficient))
+POOLINGS = ("max", "average_inc_pad", "average_exc_pad", "sum")
+WINDOWS = {"window": 3, "stride": 2, "padding": ((1, 0), (1, 2))}
+FACTORS = {"lrn_alpha": 0.9, "lrn_beta": 0.75, "k": 1.0}
+AXES: tuple[dict[str, Any], ...] = ({}, {"mode": "instance"}, {"axis": 0})
+# Layers of one operand: a seed, the shape of x, and arguments.
+LAYERS: list[tuple[str, int, tuple[int, ...], dict[str, Any]]] = [
+    *(("activation", 1, (3, 4), {"mode": mode, "coefficient": c}) for mode in MODES for c in (0, 0.7)),
+    *(("pool", 3, (1, 2, 4, 5), {"mode": mode, **WINDOWS}) for mode in POOLINGS),
+    *(("softmax", 7, (2, 3, 2), {"algo": a, **axes}) for a in ("accurate", "fast", "log") for axes in AXES),
+    *(("lrn", 11, (2, 5, 2), {"n": n, **FACTORS}) for n in (1, 2, 3, 4, 9)),
+]
+
+
+@pytest.mark.parametrize(("name", "seed", "shape", "arguments"), LAYERS)
+def test_gradients_of_layers_by_differences(
+    name: str, seed: int, shape: tuple[int, ...], arguments: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=shape)
+    y = value(name, {"x": x}, **arguments)
+    dy = rng.normal(size=y.shape)
+    found = value(f"{name}_backward", {"x": x, "y": y, "dy": dy}, **arguments)
+    _close(found, _differences(name, {"x": x}, "x", "y", dy, **arguments))
 
 
 def test_activation_gradients_at_corners() -> None:
@@ -369,7 +389,7 @@ def test_activation_gradients_at_corners() -> None:
     assert answer.ambiguous.tolist() == [False, True, False, True]
 
 
-@pytest.mark.parametrize("mode", ["max", "average_inc_pad", "average_exc_pad", "sum"])
+@pytest.mark.parametrize("mode", POOLINGS)
 def test_pool_agrees_with_its_definition(mode: str) -> None:
     rng = np.random.default_rng(2)
     x, pads = rng.normal(size=(2, 2, 5, 6)), (1, 1)
@@ -385,16 +405,6 @@ def test_pool_agrees_with_its_definition(mode: str) -> None:
             "sum": seen.sum(),
         }[mode]
         assert abs(y[n, c, p, q] - wanted) < 1e-14
-
-
-@pytest.mark.parametrize("mode", ["max", "average_inc_pad", "average_exc_pad", "sum"])
-def test_pool_gradients_by_differences(mode: str) -> None:
-    rng = np.random.default_rng(3)
-    x, geometry = rng.normal(size=(1, 2, 4, 5)), {"window": 3, "stride": 2, "padding": ((1, 0), (1, 2))}
-    y = value("pool", {"x": x}, mode=mode, **geometry)
-    dy = rng.normal(size=y.shape)
-    found = value("pool_backward", {"x": x, "y": y, "dy": dy}, mode=mode, **geometry)
-    _close(found, _differences("pool", {"x": x}, "x", "y", dy, mode=mode, **geometry))
 
 
 def test_pool_gradients_are_ambiguous_where_maxima_are_equal() -> None:
@@ -465,16 +475,6 @@ def test_softmax_agrees_with_scipy() -> None:
         np.testing.assert_allclose(found, x - special.logsumexp(x, axis, keepdims=True), atol=1e-12)
 
 
-@pytest.mark.parametrize("algo", ["accurate", "fast", "log"])
-def test_softmax_gradients_by_differences(algo: str) -> None:
-    rng = np.random.default_rng(7)
-    x, dy = rng.normal(size=(2, 3, 2)), rng.normal(size=(2, 3, 2))
-    for arguments in ({}, {"mode": "instance"}, {"axis": 0}):
-        y = value("softmax", {"x": x}, algo=algo, **arguments)
-        found = value("softmax_backward", {"y": y, "dy": dy}, algo=algo, **arguments)
-        _close(found, _differences("softmax", {"x": x}, "x", "y", dy, algo=algo, **arguments))
-
-
 def test_batch_norm_has_known_values() -> None:
     x, scale, bias = array([1], [3]), array(10), array(5)
     running = {"running_mean": array(1), "running_var": array(4)}
@@ -514,11 +514,11 @@ def test_batch_norm_gradients_by_differences(mode: str, activation: str | None) 
     saved = {name: forward[name] for name in ("mean", "invstd")}
     for statistics in ({}, saved):
         found = solve("batch_norm_backward", {**operands, **statistics}, **arguments)
-        for result, by in (("dx", "x"), ("dscale", "scale"), ("dbias", "bias"), ("dz", "residual")):
-            if result in found:
-                wanted = _differences("batch_norm_training", given, by, "y", dy, **arguments)
-                _close(found[result].value, wanted)
+        _check_gradients("batch_norm_training", given, found, dy, "x", "scale", "bias", **arguments)
         assert ("dz" in found) == (activation is not None)
+        if activation is not None:
+            wanted = _differences("batch_norm_training", given, "residual", "y", dy, **arguments)
+            _close(found["dz"].value, wanted)
 
 
 def test_group_norm_gradients_by_differences() -> None:
@@ -531,8 +531,7 @@ def test_group_norm_gradients_by_differences() -> None:
     for statistics in ({}, saved):
         operands = {"x": x, "dy": dy, "scale": given["scale"], **statistics}
         found = solve("group_norm_backward", operands, **arguments)
-        for result, by in (("dx", "x"), ("dscale", "scale"), ("dbias", "bias")):
-            _close(found[result].value, _differences("group_norm", given, by, "y", dy, **arguments))
+        _check_gradients("group_norm", given, found, dy, "x", "scale", "bias", **arguments)
 
 
 def test_group_norm_of_one_channel_each_is_instance_norm() -> None:
@@ -548,8 +547,7 @@ def test_batch_norm_inference_gradients_by_differences() -> None:
     x, dy = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2, 2))
     given = {"x": x, **{name: rng.random(2) + 0.5 for name in ("scale", "bias", "mean", "var")}}
     found = solve("batch_norm_inference_backward", {**given, "dy": dy}, epsilon=0.1)
-    for result, by in (("dx", "x"), ("dscale", "scale"), ("dbias", "bias")):
-        _close(found[result].value, _differences("batch_norm_inference", given, by, "y", dy, epsilon=0.1))
+    _check_gradients("batch_norm_inference", given, found, dy, "x", "scale", "bias", epsilon=0.1)
 
 
 def test_lrn_has_known_values() -> None:
@@ -572,9 +570,7 @@ def test_causal_conv_gradients_by_differences() -> None:
     dy = rng.normal(size=(2, 3, 5))
     for activation in (None, "silu"):
         found = solve("causal_conv1d_backward", {**given, "dy": dy}, activation=activation)
-        for name in given:
-            wanted = _differences("causal_conv1d", given, name, "y", dy, activation=activation)
-            _close(found[f"d{name}"].value, wanted)
+        _check_gradients("causal_conv1d", given, found, dy, *given, activation=activation)
 
 
 def test_fft_causal_conv_is_a_causal_conv_of_reversed_windows() -> None:
@@ -595,8 +591,7 @@ def test_b2b_causal_conv_gradients_by_differences() -> None:
     dy = rng.normal(size=(2, 3, 5))
     mixed = solve("b2b_causal_conv1d", given)["mixed"].value
     found = solve("b2b_causal_conv1d_backward", {**given, "mixed": mixed, "dy": dy})
-    for name in given:
-        _close(found[f"d{name}"].value, _differences("b2b_causal_conv1d", given, name, "y", dy))
+    _check_gradients("b2b_causal_conv1d", given, found, dy, *given)
 
 
 def test_graph_attention_gradients_by_differences() -> None:
@@ -605,19 +600,7 @@ def test_graph_attention_gradients_by_differences() -> None:
         operands, arguments = DRAWS["graph_attention_backward"](rng)
         given = {name: operands[name] for name in ("x", "target", "w", "edges", "mask")}
         found = solve("graph_attention_backward", operands, **arguments)
-        for name in ("x", "target", "w"):
-            wanted = _differences("graph_attention", given, name, "y", operands["dy"], **arguments)
-            _close(found[f"d{name}"].value, wanted)
-
-
-def test_lrn_gradients_by_differences() -> None:
-    rng = np.random.default_rng(11)
-    x, dy = rng.normal(size=(2, 5, 2)), rng.normal(size=(2, 5, 2))
-    for n in (1, 2, 3, 4, 9):
-        factors = {"n": n, "lrn_alpha": 0.9, "lrn_beta": 0.75, "k": 1.0}
-        y = value("lrn", {"x": x}, **factors)
-        found = value("lrn_backward", {"x": x, "y": y, "dy": dy}, **factors)
-        _close(found, _differences("lrn", {"x": x}, "x", "y", dy, **factors))
+        _check_gradients("graph_attention", given, found, operands["dy"], "x", "target", "w", **arguments)
 
 
 def test_sampling_examples_of_the_docstrings() -> None:
