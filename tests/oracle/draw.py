@@ -375,25 +375,16 @@ def _choice(source: Source, dtype: str) -> dict[str, Any]:
     return chosen
 
 
-def _conv(source: Source) -> Recipe:
+def _planned_conv(operation: str, source: Source) -> Recipe:
     g = _geometry(source)
     values = _numbers(source, g.dtype)
-    operands = {"x": (g.x, g.dtype, values), "w": (g.w, g.dtype, values)}
-    return Recipe(operands, g.arguments, (g.y, g.dtype), plan="conv_plan")
-
-
-def _conv_backward_data(source: Source) -> Recipe:
-    g = _geometry(source)
-    values = _numbers(source, g.dtype)
-    operands = {"w": (g.w, g.dtype, values), "dy": (g.y, g.dtype, values)}
-    return Recipe(operands, {"x_shape": g.x} | g.arguments, (g.x, g.dtype), plan="conv_plan")
-
-
-def _conv_backward_filter(source: Source) -> Recipe:
-    g = _geometry(source)
-    values = _numbers(source, g.dtype)
-    operands = {"x": (g.x, g.dtype, values), "dy": (g.y, g.dtype, values)}
-    return Recipe(operands, {"w_shape": g.w} | g.arguments, (g.w, g.dtype), plan="conv_plan")
+    operands, shape, out = {
+        "conv": ({"x": g.x, "w": g.w}, {}, g.y),
+        "conv_backward_data": ({"w": g.w, "dy": g.y}, {"x_shape": g.x}, g.x),
+        "conv_backward_filter": ({"x": g.x, "dy": g.y}, {"w_shape": g.w}, g.w),
+    }[operation]
+    given = {name: (shape, g.dtype, values) for name, shape in operands.items()}
+    return Recipe(given, shape | g.arguments, (out, g.dtype), plan="conv_plan")
 
 
 def _conv_backward_bias(source: Source) -> Recipe:
@@ -419,14 +410,21 @@ def _smallest(g: _Geometry) -> list[int]:
     return [max((n - 1) * s + (k - 1) * d + 1 - sum(pair), 0) for n, k, s, d, pair in axes]
 
 
+FUSED = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
+
+
+def _fused_activation(source: Source, modes: Sequence[str]) -> dict[str, Any]:
+    mode = source.choice(modes)
+    if mode in ("clipped_relu", "elu", "swish"):
+        return {"activation": mode, "coefficient": source.choice((0.5, 1.0, 3.0))}
+    return {"activation": mode}
+
+
 def _conv_bias_activation(source: Source) -> Recipe:
     g = _geometry(source)
     operands = {"x": (g.x, g.dtype, "normal"), "w": (g.w, g.dtype, "normal")}
     operands["bias"] = ((g.w[0],), g.dtype, "normal")
-    modes = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
-    arguments = g.arguments | {"activation": source.choice(modes)}
-    if arguments["activation"] in ("clipped_relu", "elu", "swish"):
-        arguments["coefficient"] = source.choice((0.5, 1.0, 3.0))
+    arguments = g.arguments | _fused_activation(source, FUSED)
     if source.chance(0.5):
         operands["residual"] = (g.y, g.dtype, "normal")
         arguments["alpha2"] = source.choice((1, 1, 0.5, -2.0))
@@ -452,11 +450,8 @@ def _conv_scale_bias_activation(source: Source) -> Recipe:
     operands |= dict.fromkeys(("scale", "bias"), (per_channel, wide, "normal"))
     if source.chance(0.5):
         operands["residual"] = (g.y, g.dtype, "normal")
-    modes = ("relu", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
     arguments = {name: value for name, value in g.arguments.items() if name != "mode"}
-    arguments["activation"] = source.choice(modes)
-    if arguments["activation"] in ("clipped_relu", "elu", "swish"):
-        arguments["coefficient"] = source.choice((0.5, 1.0, 3.0))
+    arguments |= _fused_activation(source, ("relu", *FUSED))
     if "algo" in arguments:
         arguments["algo"] = source.choice(("heuristic", "autotune"))
     if arguments.get("precision") == "as_input":  # which sums in half precision
@@ -1449,7 +1444,10 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     **_with_gradient("b2b_causal_conv1d", _back_to_back),
     **_with_gradient("graph_aggregate", _aggregate),
     **_with_gradient("graph_attention", _graph_attention),
-    **private(globals(), "conv", "conv_backward_bias", "conv_backward_data", "conv_backward_filter"),
+    "conv": partial(_planned_conv, "conv"),
+    "conv_backward_bias": _conv_backward_bias,
+    "conv_backward_data": partial(_planned_conv, "conv_backward_data"),
+    "conv_backward_filter": partial(_planned_conv, "conv_backward_filter"),
     **private(globals(), "conv_bias_activation", "conv_transpose", "ctc_loss", "dropout", "fill"),
     **private(globals(), "grid_sample", "grid_sample_backward", "group_norm", "group_norm_backward"),
     **private(globals(), "instance_norm", "instance_norm_backward", "lrn", "lrn_backward", "op_tensor"),
