@@ -13,29 +13,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from .answer import (
-    Arguments,
-    Compute,
-    Conv,
-    Geometry,
-    Operands,
-    Values,
-    activation_of,
-    axes_of,
-    conv_parameters,
-    conv_transpose_output_shape,
-    kept,
-    lrn_factors,
-    named,
-    norm_axes,
-    norm_shape,
-    pool_geometry,
-    pool_mode,
-    propagates,
-    softmax_axes,
-    transformed_shape,
-    window_of_channels,
-)
+from . import answer as read
+from .answer import Arguments, Compute, Conv, Geometry, Operands, Values
 from .attention import ATTENTION
 from .causal_conv import CAUSAL
 from .conv_fusions import fusions_by_loops
@@ -83,7 +62,7 @@ def _group(array: np.ndarray, axis: int, group: int, groups: int) -> np.ndarray:
 
 
 def _forward(x: np.ndarray, w: np.ndarray, arguments: Arguments) -> np.ndarray:
-    conv = conv_parameters(w.shape[2:], arguments)
+    conv = read.conv_parameters(w.shape[2:], arguments)
     out = conv.geometry.out(x.shape[2:])
     padded, y = _padded(x, conv.geometry), np.zeros((x.shape[0], w.shape[0], *out))
     for g in range(conv.groups):
@@ -95,7 +74,7 @@ def _forward(x: np.ndarray, w: np.ndarray, arguments: Arguments) -> np.ndarray:
 
 
 def _by_input(w: np.ndarray, dy: np.ndarray, x_shape: tuple[int, ...], arguments: Arguments) -> np.ndarray:
-    conv = conv_parameters(w.shape[2:], arguments)
+    conv = read.conv_parameters(w.shape[2:], arguments)
     dx = _padded(np.zeros(x_shape), conv.geometry)
     for g in range(conv.groups):
         filters, incoming = _group(w, 0, g, conv.groups), _group(dy, 1, g, conv.groups)
@@ -106,7 +85,7 @@ def _by_input(w: np.ndarray, dy: np.ndarray, x_shape: tuple[int, ...], arguments
 
 
 def _by_filter(x: np.ndarray, dy: np.ndarray, w_shape: tuple[int, ...], arguments: Arguments) -> np.ndarray:
-    conv = conv_parameters(w_shape[2:], arguments)
+    conv = read.conv_parameters(w_shape[2:], arguments)
     padded, dw = _padded(x, conv.geometry), np.zeros(w_shape)
     for g in range(conv.groups):
         images, incoming = _group(padded, 1, g, conv.groups), _group(dy, 1, g, conv.groups)
@@ -140,7 +119,7 @@ def conv_backward_bias(operands: Operands, arguments: Arguments) -> Values:
 
 def conv_transpose(operands: Operands, arguments: Arguments) -> Values:
     x, w = operands["x"], operands["w"]
-    return {"y": _by_input(w, x, conv_transpose_output_shape(x.shape, w.shape, arguments), arguments)}
+    return {"y": _by_input(w, x, read.conv_transpose_output_shape(x.shape, w.shape, arguments), arguments)}
 
 
 def conv_bias_activation(operands: Operands, arguments: Arguments) -> Values:
@@ -149,7 +128,7 @@ def conv_bias_activation(operands: Operands, arguments: Arguments) -> Values:
         y = y + arguments.get("alpha2", 1) * operands["residual"]
     if operands.get("bias") is not None:
         y = y + operands["bias"].reshape(1, -1, *[1] * (y.ndim - 2))
-    return {"y": _act(y, *activation_of(arguments), True)}
+    return {"y": _act(y, *read.activation_of(arguments), True)}
 
 
 # --- functions of single elements ---------------------------------------------------------------------------
@@ -175,12 +154,12 @@ def _act(x: np.ndarray, mode: str, coefficient: float, propagate: bool) -> np.nd
 
 
 def activation(operands: Operands, arguments: Arguments) -> Values:
-    return {"y": _act(operands["x"], *activation_of(arguments, "mode"), propagates(arguments))}
+    return {"y": _act(operands["x"], *read.activation_of(arguments, "mode"), read.propagates(arguments))}
 
 
 def activation_backward(operands: Operands, arguments: Arguments) -> Values:
     x, y, dy = operands["x"], operands["y"], operands["dy"]
-    mode, coefficient = activation_of(arguments, "mode")
+    mode, coefficient = read.activation_of(arguments, "mode")
     if mode == "relu":
         return {"dx": np.where(x > 0, dy, 0.0)}
     if mode == "clipped_relu":
@@ -198,7 +177,7 @@ def activation_backward(operands: Operands, arguments: Arguments) -> Values:
 
 
 def op_tensor(operands: Operands, arguments: Arguments) -> Values:
-    op = named(arguments.get("op"), "add")
+    op = read.named(arguments.get("op"), "add")
     a = arguments.get("alpha1", 1) * operands["a"]
     if op == "not":
         return {"y": 1 - a}
@@ -209,7 +188,7 @@ def op_tensor(operands: Operands, arguments: Arguments) -> Values:
         return {"y": a + b}
     if op == "mul":
         return {"y": a * b}
-    if propagates(arguments):
+    if read.propagates(arguments):
         return {"y": np.minimum(a, b) if op == "min" else np.maximum(a, b)}
     return {"y": np.fmin(a, b) if op == "min" else np.fmax(a, b)}
 
@@ -235,12 +214,12 @@ def transform(operands: Operands, arguments: Arguments) -> Values:
 
 
 def reduce(operands: Operands, arguments: Arguments) -> Values:
-    x, op = operands["x"], named(arguments.get("op"), "add")
-    axes = axes_of(arguments.get("axis"), x.ndim)
+    x, op = operands["x"], read.named(arguments.get("op"), "add")
+    axes = read.axes_of(arguments.get("axis"), x.ndim)
     keep = tuple(axis for axis in range(x.ndim) if axis not in axes)
     shape = tuple(x.shape[axis] for axis in keep)
     rows = np.transpose(x, (*keep, *axes)).reshape(prod(shape), prod(x.shape[axis] for axis in axes))
-    found = [_reduced(row, op, propagates(arguments)) for row in rows]
+    found = [_reduced(row, op, read.propagates(arguments)) for row in rows]
     if arguments.get("keepdims"):
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
     values = {"y": np.array([value for value, _ in found], np.float64).reshape(shape)}
@@ -285,8 +264,8 @@ def _counts(shape: tuple[int, ...], geometry: Geometry, mode: str) -> np.ndarray
 
 
 def pool(operands: Operands, arguments: Arguments) -> Values:
-    x, mode = operands["x"], pool_mode(arguments)
-    geometry = pool_geometry(x.shape, arguments)
+    x, mode = operands["x"], read.pool_mode(arguments)
+    geometry = read.pool_geometry(x.shape, arguments)
     out = geometry.out(x.shape[2:])
     if mode != "max":
         padded, y = _padded(x, geometry), np.zeros((*x.shape[:2], *out))
@@ -294,7 +273,7 @@ def pool(operands: Operands, arguments: Arguments) -> Values:
             y += padded[(..., *seen)]
         return {"y": y / _counts(x.shape, geometry, mode)}
     padded, y = _padded(x, geometry, -np.inf), np.full((*x.shape[:2], *out), -np.inf)
-    larger = np.maximum if propagates(arguments) else np.fmax
+    larger = np.maximum if read.propagates(arguments) else np.fmax
     for _, seen in _places(geometry, out):
         y = larger(y, padded[(..., *seen)])
     return {"y": y}
@@ -302,8 +281,8 @@ def pool(operands: Operands, arguments: Arguments) -> Values:
 
 def pool_backward(operands: Operands, arguments: Arguments) -> Values:
     """Give the gradient of a maximum to the first of equal elements in C order."""
-    x, dy, mode = operands["x"], operands["dy"], pool_mode(arguments)
-    geometry = pool_geometry(x.shape, arguments)
+    x, dy, mode = operands["x"], operands["dy"], read.pool_mode(arguments)
+    geometry = read.pool_geometry(x.shape, arguments)
     out = geometry.out(x.shape[2:])
     dx = _padded(np.zeros(x.shape), geometry)
     if mode != "max":
@@ -326,21 +305,21 @@ def pool_backward(operands: Operands, arguments: Arguments) -> Values:
 
 def softmax(operands: Operands, arguments: Arguments) -> Values:
     x = operands["x"]
-    axes = softmax_axes(x.ndim, arguments)
+    axes = read.softmax_axes(x.ndim, arguments)
     if not x.size:
         return {"y": x.copy()}
     shifted = x - x.max(axes, keepdims=True)
     powers = np.exp(shifted)
     total = powers.sum(axes, keepdims=True)
-    if named(arguments.get("algo"), "accurate") == "log":
+    if read.named(arguments.get("algo"), "accurate") == "log":
         return {"y": shifted - np.log(total)}
     return {"y": powers / total}
 
 
 def softmax_backward(operands: Operands, arguments: Arguments) -> Values:
     y, dy = operands["y"], operands["dy"]
-    axes = softmax_axes(y.ndim, arguments)
-    if named(arguments.get("algo"), "accurate") == "log":
+    axes = read.softmax_axes(y.ndim, arguments)
+    if read.named(arguments.get("algo"), "accurate") == "log":
         return {"dx": dy - np.exp(y) * dy.sum(axes, keepdims=True)}
     return {"dx": y * (dy - (dy * y).sum(axes, keepdims=True))}
 
@@ -352,8 +331,8 @@ class _Channels:
     """The elements that share a mean: row i of a matrix has those of parameter i."""
 
     def __init__(self, x: np.ndarray, arguments: Arguments) -> None:
-        self.shape, self.parameters = x.shape, norm_shape(x.shape, arguments)
-        axes = norm_axes(x.ndim, arguments)
+        self.shape, self.parameters = x.shape, read.norm_shape(x.shape, arguments)
+        axes = read.norm_axes(x.ndim, arguments)
         self.order = (*(axis for axis in range(x.ndim) if axis not in axes), *axes)
         self.samples = prod(x.shape[axis] for axis in axes)
 
@@ -492,8 +471,8 @@ def group_norm_backward(operands: Operands, arguments: Arguments) -> Values:
 
 
 def _bases(x: np.ndarray, arguments: Arguments) -> np.ndarray:
-    n, before, after = window_of_channels(arguments)
-    a, _, k = lrn_factors(arguments)
+    n, before, after = read.window_of_channels(arguments)
+    a, _, k = read.lrn_factors(arguments)
     base, channels = np.full(x.shape, float(k)), x.shape[1]
     for c in range(channels):
         for i in range(max(0, c - before), min(channels, c + after + 1)):
@@ -502,14 +481,14 @@ def _bases(x: np.ndarray, arguments: Arguments) -> np.ndarray:
 
 
 def lrn(operands: Operands, arguments: Arguments) -> Values:
-    _, beta, _ = lrn_factors(arguments)
+    _, beta, _ = read.lrn_factors(arguments)
     return {"y": operands["x"] * _bases(operands["x"], arguments) ** -beta}
 
 
 def lrn_backward(operands: Operands, arguments: Arguments) -> Values:
     x, y, dy = operands["x"], operands["y"], operands["dy"]
-    n, before, after = window_of_channels(arguments)
-    a, beta, _ = lrn_factors(arguments)
+    n, before, after = read.window_of_channels(arguments)
+    a, beta, _ = read.lrn_factors(arguments)
     base = _bases(x, arguments)
     dx = dy * base**-beta
     for c in range(x.shape[1]):  # y[c] depends on x[i]
@@ -582,7 +561,7 @@ def grid_sample_backward(operands: Operands, arguments: Arguments) -> Values:
 
 
 def _transformed(operands: Operands, arguments: Arguments) -> dict[str, Any]:
-    shape = transformed_shape(operands["x"].shape, arguments)
+    shape = read.transformed_shape(operands["x"].shape, arguments)
     return {**operands, "grid": affine_grid(operands, {"shape": shape})["y"]}
 
 
@@ -599,12 +578,12 @@ def spatial_transformer_backward(operands: Operands, arguments: Arguments) -> Va
 
 
 def dropout(operands: Operands, arguments: Arguments) -> Values:
-    mask, factor = kept(operands, arguments)
+    mask, factor = read.kept(operands, arguments)
     return {"y": np.where(mask, operands["x"] * factor, 0.0)}
 
 
 def dropout_backward(operands: Operands, arguments: Arguments) -> Values:
-    mask, factor = kept(operands, arguments)
+    mask, factor = read.kept(operands, arguments)
     return {"dx": np.where(mask, operands["dy"] * factor, 0.0)}
 
 

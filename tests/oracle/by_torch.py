@@ -15,36 +15,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from .answer import (
-    GATES,
-    Arguments,
-    Compute,
-    Geometry,
-    Network,
-    Operands,
-    Pairs,
-    Values,
-    activation_of,
-    axes_of,
-    conv_parameters,
-    conv_transpose_output_shape,
-    ctc_targets,
-    first_given,
-    kept,
-    lrn_factors,
-    named,
-    norm_axes,
-    norm_shape,
-    places_of_steps,
-    pool_geometry,
-    pool_mode,
-    propagates,
-    rnn_network,
-    rnn_weights,
-    softmax_axes,
-    transformed_shape,
-    window_of_channels,
-)
+from . import answer as read
+from .answer import GATES, Arguments, Compute, Geometry, Network, Operands, Pairs, Values
 from .attention_by_torch import ATTENTION
 from .conv_fusions_by_torch import fusions_by_torch
 from .images import of_each_image, of_one_image
@@ -110,12 +82,12 @@ _CONVS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
 def _convolve(x: torch.Tensor, w: torch.Tensor, arguments: Arguments) -> torch.Tensor:
-    (_, stride, dilation, padding), groups, flip = conv_parameters(tuple(w.shape[2:]), arguments)
+    (_, stride, dilation, padding), groups, flip = read.conv_parameters(tuple(w.shape[2:]), arguments)
     axes = w.ndim - 2
     if flip:
         w = w.flip(tuple(range(2, w.ndim)))
     if not x.numel() or not w.numel():
-        geometry = conv_parameters(tuple(w.shape[2:]), arguments).geometry
+        geometry = read.conv_parameters(tuple(w.shape[2:]), arguments).geometry
         return _zeros((x.shape[0], w.shape[0], *geometry.out(list(x.shape[2:]))))
     padded = _pad(x, padding)
     return _CONVS[axes](padded, w, None, tuple(stride), 0, tuple(dilation), groups)
@@ -153,7 +125,7 @@ def conv_backward_bias(operands: Tensors, arguments: Arguments) -> Tensors:
 
 def conv_transpose(operands: Tensors, arguments: Arguments) -> Tensors:
     x, w = operands["x"], operands["w"]
-    shape = conv_transpose_output_shape(tuple(x.shape), tuple(w.shape), arguments)
+    shape = read.conv_transpose_output_shape(tuple(x.shape), tuple(w.shape), arguments)
     return {"y": _data_gradient(w, x, shape, arguments)}
 
 
@@ -163,7 +135,7 @@ def conv_bias_activation(operands: Tensors, arguments: Arguments) -> Tensors:
         y = y + arguments.get("alpha2", 1) * operands["residual"]
     if operands.get("bias") is not None:
         y = y + operands["bias"].reshape(1, -1, *[1] * (y.ndim - 2))
-    return {"y": _act(y, *activation_of(arguments))}
+    return {"y": _act(y, *read.activation_of(arguments))}
 
 
 # --- functions of single elements ---------------------------------------------------------------------------
@@ -186,16 +158,16 @@ def _act(x: torch.Tensor, mode: str, coefficient: float) -> torch.Tensor:
 
 
 def activation(operands: Tensors, arguments: Arguments) -> Tensors:
-    x, (mode, coefficient) = operands["x"], activation_of(arguments, "mode")
+    x, (mode, coefficient) = operands["x"], read.activation_of(arguments, "mode")
     y = _act(x, mode, coefficient)
-    if mode in ("relu", "clipped_relu") and not propagates(arguments):
+    if mode in ("relu", "clipped_relu") and not read.propagates(arguments):
         y = y.masked_fill(x.isnan(), 0.0)
     return {"y": y}
 
 
 def activation_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     x, y, dy = operands["x"], operands["y"], operands["dy"]
-    mode, coefficient = activation_of(arguments, "mode")
+    mode, coefficient = read.activation_of(arguments, "mode")
     if mode == "sigmoid":
         return {"dx": torch.ops.aten.sigmoid_backward(dy, y)}
     if mode == "tanh":
@@ -210,12 +182,12 @@ def activation_backward(operands: Tensors, arguments: Arguments) -> Tensors:
 
 
 def op_tensor(operands: Tensors, arguments: Arguments) -> Tensors:
-    op, a = named(arguments.get("op"), "add"), arguments.get("alpha1", 1) * operands["a"]
+    op, a = read.named(arguments.get("op"), "add"), arguments.get("alpha1", 1) * operands["a"]
     if op in ("not", "sqrt"):
         return {"y": 1 - a if op == "not" else torch.sqrt(a)}
     b = arguments.get("alpha2", 1) * operands["b"]
     functions = {"add": torch.add, "mul": torch.mul, "min": torch.minimum, "max": torch.maximum}
-    if not propagates(arguments):
+    if not read.propagates(arguments):
         functions.update(min=torch.fmin, max=torch.fmax)
     return {"y": functions[op](a, b)}
 
@@ -238,13 +210,13 @@ def transform(operands: Tensors, arguments: Arguments) -> Tensors:
 
 
 def reduce(operands: Tensors, arguments: Arguments) -> Tensors:
-    x, op = operands["x"], named(arguments.get("op"), "add")
-    axes = axes_of(arguments.get("axis"), x.ndim)
+    x, op = operands["x"], read.named(arguments.get("op"), "add")
+    axes = read.axes_of(arguments.get("axis"), x.ndim)
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     shape = [x.shape[axis] for axis in kept]
     full = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     rows = x.permute((*kept, *axes)).reshape(*shape, prod(x.shape[axis] for axis in axes))
-    y, places = _reduced(rows, op, propagates(arguments))
+    y, places = _reduced(rows, op, read.propagates(arguments))
     found = {"y": y}
     if arguments.get("indices"):
         found["indices"] = places
@@ -303,22 +275,22 @@ def _pooled(x: torch.Tensor, geometry: Geometry, mode: str) -> torch.Tensor:
 
 def _for_pooling(x: torch.Tensor, mode: str, arguments: Arguments) -> torch.Tensor:
     """Replace NaN by -inf if a maximum passes over it."""
-    if mode == "max" and not propagates(arguments):
+    if mode == "max" and not read.propagates(arguments):
         return x.masked_fill(x.isnan(), -torch.inf)
     return x
 
 
 def pool(operands: Tensors, arguments: Arguments) -> Tensors:
-    x, mode = operands["x"], pool_mode(arguments)
-    geometry = pool_geometry(tuple(x.shape), arguments)
+    x, mode = operands["x"], read.pool_mode(arguments)
+    geometry = read.pool_geometry(tuple(x.shape), arguments)
     return {"y": _pooled(_for_pooling(x, mode, arguments), geometry, mode)}
 
 
 def pool_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     """Give the gradient of a maximum to the first of equal elements in C order."""
-    x, mode = operands["x"], pool_mode(arguments)
+    x, mode = operands["x"], read.pool_mode(arguments)
     leaf = _leaf(_for_pooling(x, mode, arguments))
-    y = _pooled(leaf, pool_geometry(tuple(x.shape), arguments), mode)
+    y = _pooled(leaf, read.pool_geometry(tuple(x.shape), arguments), mode)
     return {"dx": _gradient(y, leaf, operands["dy"])}
 
 
@@ -336,17 +308,17 @@ def softmax(operands: Tensors, arguments: Arguments) -> Tensors:
     x = operands["x"]
     if not x.numel():
         return {"y": x}
-    rows = _rows(x, softmax_axes(x.ndim, arguments))
-    log = named(arguments.get("algo"), "accurate") == "log"
+    rows = _rows(x, read.softmax_axes(x.ndim, arguments))
+    log = read.named(arguments.get("algo"), "accurate") == "log"
     return {"y": (torch.log_softmax(rows, 1) if log else torch.softmax(rows, 1)).reshape(x.shape)}
 
 
 def softmax_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     if not operands["y"].numel():
         return {"dx": operands["y"]}
-    shape, axes = operands["y"].shape, softmax_axes(operands["y"].ndim, arguments)
+    shape, axes = operands["y"].shape, read.softmax_axes(operands["y"].ndim, arguments)
     y, dy = _rows(operands["y"], axes), _rows(operands["dy"], axes)
-    log = named(arguments.get("algo"), "accurate") == "log"
+    log = read.named(arguments.get("algo"), "accurate") == "log"
     backward = torch.ops.aten._log_softmax_backward_data if log else torch.ops.aten._softmax_backward_data
     return {"dx": backward(dy, y, 1, torch.float64).reshape(shape)}
 
@@ -358,8 +330,8 @@ class _Batch:
     """Samples in rows and parameters in columns, as torch's batch_norm takes (N, C)."""
 
     def __init__(self, x: torch.Tensor, arguments: Arguments) -> None:
-        axes = norm_axes(x.ndim, arguments)
-        self.shape, self.parameters = tuple(x.shape), norm_shape(tuple(x.shape), arguments)
+        axes = read.norm_axes(x.ndim, arguments)
+        self.shape, self.parameters = tuple(x.shape), read.norm_shape(tuple(x.shape), arguments)
         self.order = (*axes, *(axis for axis in range(x.ndim) if axis not in axes))
         self.size = (prod(x.shape[axis] for axis in axes), prod(self.parameters))
 
@@ -487,13 +459,13 @@ def _sums_of_channels(x: torch.Tensor, before: int, after: int) -> torch.Tensor:
 
 
 def _bases(x: torch.Tensor, arguments: Arguments) -> torch.Tensor:
-    n, before, after = window_of_channels(arguments)
-    a, _, k = lrn_factors(arguments)
+    n, before, after = read.window_of_channels(arguments)
+    a, _, k = read.lrn_factors(arguments)
     return torch.add(k, _sums_of_channels(x.square(), before, after), alpha=a / n)
 
 
 def lrn(operands: Tensors, arguments: Arguments) -> Tensors:
-    x, (_, beta, _) = operands["x"], lrn_factors(arguments)
+    x, (_, beta, _) = operands["x"], read.lrn_factors(arguments)
     return {"y": x / _bases(x, arguments).pow(beta) if x.numel() else x}
 
 
@@ -502,8 +474,8 @@ def lrn_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     x, y, dy = (operands[name] for name in ("x", "y", "dy"))
     if not x.numel():
         return {"dx": x}
-    n, before, after = window_of_channels(arguments)
-    a, beta, _ = lrn_factors(arguments)
+    n, before, after = read.window_of_channels(arguments)
+    a, beta, _ = read.lrn_factors(arguments)
     base = _bases(x, arguments)
     through = _sums_of_channels(dy * y / base, after, before)
     return {"dx": dy / base.pow(beta) - (2 * a * beta / n) * x * through}
@@ -518,7 +490,9 @@ def causal_conv1d(operands: Tensors, arguments: Arguments) -> Tensors:
         return {"y": x}
     padded = functional.pad(x, (w.shape[1] - 1, 0))
     y = functional.conv1d(padded, w[:, None], bias, groups=x.shape[1])
-    return {"y": y if named(arguments.get("activation"), "identity") == "identity" else functional.silu(y)}
+    return {
+        "y": y if read.named(arguments.get("activation"), "identity") == "identity" else functional.silu(y)
+    }
 
 
 def causal_conv1d_backward(operands: Tensors, arguments: Arguments) -> Tensors:
@@ -612,7 +586,7 @@ def grid_sample_backward(operands: Tensors, arguments: Arguments) -> Tensors:
 
 
 def spatial_transformer(operands: Tensors, arguments: Arguments) -> Tensors:
-    shape = transformed_shape(tuple(operands["x"].shape), arguments)
+    shape = read.transformed_shape(tuple(operands["x"].shape), arguments)
     return {"y": _sample(operands["x"], _affine(operands["theta"], *shape[2:]))}
 
 
@@ -629,12 +603,12 @@ def spatial_transformer_backward(operands: Tensors, arguments: Arguments) -> Ten
 
 
 def dropout(operands: Tensors, arguments: Arguments) -> Tensors:
-    mask, factor = kept(operands, arguments)
+    mask, factor = read.kept(operands, arguments)
     return {"y": torch.where(mask.bool(), operands["x"] * factor, 0.0)}
 
 
 def dropout_backward(operands: Tensors, arguments: Arguments) -> Tensors:
-    mask, factor = kept(operands, arguments)
+    mask, factor = read.kept(operands, arguments)
     return {"dx": torch.where(mask.bool(), operands["dy"] * factor, 0.0)}
 
 
@@ -644,11 +618,11 @@ def dropout_backward(operands: Tensors, arguments: Arguments) -> Tensors:
 def ctc_loss(operands: Tensors, arguments: Arguments) -> Tensors:
     """Compute one sequence after another; impossible ones do not reach torch."""
     logits, given = operands["logits"], operands.get("out")
-    softmax = named(arguments.get("normalization"), "softmax") == "softmax"
-    skips = named(arguments.get("out_of_bound"), "zero") == "skip" and given is not None
+    softmax = read.named(arguments.get("normalization"), "softmax") == "softmax"
+    skips = read.named(arguments.get("out_of_bound"), "zero") == "skip" and given is not None
     loss, gradient = _zeros(logits.shape[1:2]), torch.zeros_like(logits)
     lists = {name: operands[name].cpu().numpy() for name in _TARGETS if operands.get(name) is not None}
-    for n, target in enumerate(ctc_targets(lists, arguments)):
+    for n, target in enumerate(read.ctc_targets(lists, arguments)):
         if target.impossible:
             loss[n] = torch.inf
             if skips:
@@ -721,7 +695,7 @@ def _run(
     network: Network, weights: Tensors, x: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run a network; sequences whose end was reached keep their states."""
-    places, lengths = places_of_steps(network), network.lengths
+    places, lengths = read.places_of_steps(network), network.lengths
     cells, longest = _Cells(network, weights), max(lengths, default=0)
     rows = [torch.stack([x[p] for p in steps]) if steps else x.new_zeros(0, x.shape[-1]) for steps in places]
     hy, cy = list(h0.unbind(0)), list(c0.unbind(0))
@@ -760,13 +734,13 @@ def _run(
 
 def _rnn(operands: Operands, arguments: Arguments) -> Values:
     """The results of a forward pass, and with dy, dhy or dcy its gradients."""
-    network = rnn_network(operands, arguments)
-    weights = {name: _leaf(_tensor(array)) for name, array in rnn_weights(operands, arguments).items()}
+    network = read.rnn_network(operands, arguments)
+    weights = {name: _leaf(_tensor(array)) for name, array in read.rnn_weights(operands, arguments).items()}
     x, batch = _leaf(_tensor(operands["x"])), len(network.lengths)
     sizes = (network.output, network.hidden)
     states = []
     for names, size in zip((("h0", "hx"), ("c0", "cx")), sizes, strict=True):
-        given = first_given(operands, *names)
+        given = read.first_given(operands, *names)
         shape = (network.layers * network.directions, batch, size)
         states.append(_leaf(_zeros(shape) if given is None else _tensor(given)))
     y, hy, cy = _run(network, weights, x, *states)
@@ -778,7 +752,7 @@ def _rnn(operands: Operands, arguments: Arguments) -> Values:
     inputs = {"dx": x, "dhx": states[0], **({"dcx": states[1]} if has_cells else {})}
     inputs.update({f"dweights/{name}": tensor for name, tensor in weights.items()})
     # What is past the end of a sequence is not looked at, and may be NaN.
-    kept_ones = [place for steps in places_of_steps(network) for place in steps]
+    kept_ones = [place for steps in read.places_of_steps(network) for place in steps]
     total = torch.zeros((), dtype=torch.float64, device=DEVICE)
     for name, array in incoming.items():
         if name == "y":

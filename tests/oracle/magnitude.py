@@ -19,32 +19,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from cudnn_ct import _lib
 
-from .answer import (
-    Answer,
-    Arguments,
-    Geometry,
-    Operands,
-    Solver,
-    Table,
-    Values,
-    absolute,
-    activation_of,
-    axes_of,
-    ctc_targets,
-    lrn_factors,
-    named,
-    norm_axes,
-    norm_shape,
-    places_of_steps,
-    pool_geometry,
-    pool_mode,
-    propagates,
-    rnn_network,
-    rnn_weights,
-    softmax_axes,
-    transformed_shape,
-    window_of_channels,
-)
+from . import answer as read
+from .answer import Answer, Arguments, Geometry, Operands, Solver, Table, Values
 from .attention import ATTENTION_ROUNDED, ATTENTION_SCALES
 from .causal_conv import CAUSAL_SCALES
 from .conv_fusions import FUSION_OPEN, FUSION_ROUNDED, FUSION_SCALES, size_of_activation
@@ -99,7 +75,7 @@ def _linear(name: str) -> Scale:
     """The scale of an operation that is linear in each of its operands."""
 
     def scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-        return table[name](absolute(operands), arguments)
+        return table[name](read.absolute(operands), arguments)
 
     return scale
 
@@ -109,8 +85,8 @@ def _fused(table: Table, operands: Operands, arguments: Arguments, values: Value
     before = table["conv_bias_activation"](operands, plain)["y"]
     for factor in ("alpha1", "alpha2"):
         plain[factor] = abs(arguments.get(factor, 1))
-    sums = table["conv_bias_activation"](absolute(operands), plain)["y"]
-    mode, coefficient = activation_of(arguments)
+    sums = table["conv_bias_activation"](read.absolute(operands), plain)["y"]
+    mode, coefficient = read.activation_of(arguments)
     # Fast approximations of tanh and exp have absolute errors; the slopes are at most 1.2.
     steep = max(1.0, abs(coefficient)) if mode == "elu" else 1.2
     return {"y": size_of_activation(before, arguments) + sums * steep}
@@ -131,7 +107,7 @@ def _fused_not_finite(table: Table, operands: Operands, arguments: Arguments, va
 
 def _activation(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     x, y = operands["x"], np.abs(values["y"])
-    mode, coefficient = activation_of(arguments, "mode")
+    mode, coefficient = read.activation_of(arguments, "mode")
     slope = coefficient * x if mode == "swish" else x
     if mode in ("sigmoid", "swish"):
         return {"y": y * (1 + np.abs(slope))}
@@ -145,7 +121,7 @@ def _activation(table: Table, operands: Operands, arguments: Arguments, values: 
 
 def _activation_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     x, dy = operands["x"], np.abs(operands["dy"])
-    mode, coefficient = activation_of(arguments, "mode")
+    mode, coefficient = read.activation_of(arguments, "mode")
     if mode == "sigmoid":
         return {"dx": dy * np.abs(operands["y"])}
     if mode == "tanh":
@@ -159,7 +135,7 @@ def _activation_backward(table: Table, operands: Operands, arguments: Arguments,
 
 def _open_slopes(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """At NaN, and at the corners of a clipped relu, nothing says which slope it is."""
-    x, mode = operands["x"], named(arguments.get("mode"), "relu")
+    x, mode = operands["x"], read.named(arguments.get("mode"), "relu")
     mask = np.isnan(x)
     if mode == "clipped_relu":
         mask |= (x == 0) | (x == arguments.get("coefficient", 0))
@@ -168,7 +144,7 @@ def _open_slopes(table: Table, operands: Operands, arguments: Arguments, values:
 
 def _op_tensor(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     a, b = operands["a"], operands.get("b")
-    first, op = np.abs(arguments.get("alpha1", 1) * a), named(arguments.get("op"), "add")
+    first, op = np.abs(arguments.get("alpha1", 1) * a), read.named(arguments.get("op"), "add")
     if op == "not":
         return {"y": 1 + first}
     if op == "add" and b is not None:
@@ -184,9 +160,9 @@ def _itself(table: Table, operands: Operands, arguments: Arguments, values: Valu
 
 
 def _pool(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    if pool_mode(arguments) == "max":
+    if read.pool_mode(arguments) == "max":
         return _itself(table, operands, arguments, values)
-    return table["pool"](absolute(operands), arguments)
+    return table["pool"](read.absolute(operands), arguments)
 
 
 def _pool_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -204,9 +180,9 @@ def windows(x: np.ndarray, geometry: Geometry, fill: float) -> np.ndarray:
 def _open_maxima(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """The maximum of only NaN or -inf; NaN under a window as large as the image (docs/layer-calls.md)."""
     x = operands["x"]
-    if pool_mode(arguments) != "max" or not x.size:
+    if read.pool_mode(arguments) != "max" or not x.size:
         return {}
-    geometry, axes = pool_geometry(x.shape, arguments), tuple(range(x.ndim, 2 * x.ndim - 2))
+    geometry, axes = read.pool_geometry(x.shape, arguments), tuple(range(x.ndim, 2 * x.ndim - 2))
     seen = windows(x, geometry, -np.inf)
     mask = (np.isnan(seen) | (seen == -np.inf)).all(axes)
     if tuple(geometry.window) == x.shape[2:]:
@@ -217,9 +193,9 @@ def _open_maxima(table: Table, operands: Operands, arguments: Arguments, values:
 def _open_ties(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Equal maxima of a window, any of which may get the gradient, and windows with NaN or only -inf."""
     x = operands["x"]
-    if pool_mode(arguments) != "max" or not x.size:
+    if read.pool_mode(arguments) != "max" or not x.size:
         return {}
-    geometry, axes = pool_geometry(x.shape, arguments), tuple(range(x.ndim, 2 * x.ndim - 2))
+    geometry, axes = read.pool_geometry(x.shape, arguments), tuple(range(x.ndim, 2 * x.ndim - 2))
     seen = windows(x, geometry, -np.inf)
     largest = seen.max(axes, keepdims=True)
     equal = seen == largest
@@ -238,10 +214,10 @@ def _open_ties(table: Table, operands: Operands, arguments: Arguments, values: V
 
 
 def _softmax(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    x, y, axes = operands["x"], values["y"], softmax_axes(np.ndim(operands["x"]), arguments)
+    x, y, axes = operands["x"], values["y"], read.softmax_axes(np.ndim(operands["x"]), arguments)
     if not x.size:
         return {"y": y}
-    algo = named(arguments.get("algo"), "accurate")
+    algo = read.named(arguments.get("algo"), "accurate")
     largest = x.max(axes, keepdims=True)
     shifted = np.abs(x) if algo == "fast" else np.abs(x - largest)
     if algo == "log":
@@ -255,8 +231,8 @@ def _softmax(table: Table, operands: Operands, arguments: Arguments, values: Val
 
 
 def _softmax_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    y, dy, axes = operands["y"], np.abs(operands["dy"]), softmax_axes(np.ndim(operands["y"]), arguments)
-    if named(arguments.get("algo"), "accurate") == "log":
+    y, dy, axes = operands["y"], np.abs(operands["dy"]), read.softmax_axes(np.ndim(operands["y"]), arguments)
+    if read.named(arguments.get("algo"), "accurate") == "log":
         return {"dx": dy + np.exp(y) * (1 + np.abs(y)) * dy.sum(axes, keepdims=True)}
     y = np.abs(y)
     return {"dx": y * (dy + (dy * y).sum(axes, keepdims=True))}
@@ -264,12 +240,12 @@ def _softmax_backward(table: Table, operands: Operands, arguments: Arguments, va
 
 def _open_exponentials(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Rows whose maximum is infinite; for "fast", exponentials that float32 does not hold."""
-    x, axes = operands["x"], softmax_axes(np.ndim(operands["x"]), arguments)
+    x, axes = operands["x"], read.softmax_axes(np.ndim(operands["x"]), arguments)
     if not x.size:
         return {}
     largest = x.max(axes, keepdims=True)
     mask = np.isinf(largest)
-    if named(arguments.get("algo"), "accurate") == "fast":
+    if read.named(arguments.get("algo"), "accurate") == "fast":
         mask |= np.abs(largest) > SAFE_EXPONENT
     return {"y": mask}
 
@@ -284,8 +260,8 @@ class _Statistics:
     """
 
     def __init__(self, operands: Operands, arguments: Arguments, mean: Any, invstd: Any) -> None:
-        self.x, self.axes = operands["x"], norm_axes(np.ndim(operands["x"]), arguments)
-        self.shape = norm_shape(self.x.shape, arguments)
+        self.x, self.axes = operands["x"], read.norm_axes(np.ndim(operands["x"]), arguments)
+        self.shape = read.norm_shape(self.x.shape, arguments)
         self.mean, self.invstd = self.like(mean), self.like(invstd)
         self.scale, self.bias = self.like(operands["scale"]), self.like(operands.get("bias"))
         self.spread = spread_of(self.average(np.abs(self.x)) * self.invstd)
@@ -381,7 +357,7 @@ def _norm_backward_rounded(table: Table, operands: Operands, arguments: Argument
 
 def batch_statistics(x: np.ndarray, arguments: Arguments) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean of a batch and the inverse of its standard deviation, for scales."""
-    axes, shape = norm_axes(x.ndim, arguments), norm_shape(x.shape, arguments)
+    axes, shape = read.norm_axes(x.ndim, arguments), read.norm_shape(x.shape, arguments)
     if not x.size:
         return np.full(shape, np.nan), np.full(shape, np.nan)
     var = x.var(axes, keepdims=True)
@@ -394,7 +370,7 @@ def _open_constants(table: Table, operands: Operands, arguments: Arguments, valu
     if operands.get("invstd") is not None or not x.size:
         return {}
     _, invstd = batch_statistics(x, arguments)
-    square = (x**2).mean(norm_axes(x.ndim, arguments), keepdims=True)
+    square = (x**2).mean(read.norm_axes(x.ndim, arguments), keepdims=True)
     mask = ~(square * invstd**2 <= SAFE_CANCELLATION)
     found = {}
     for name, value in values.items():
@@ -494,9 +470,9 @@ def _open_groups(table: Table, operands: Operands, arguments: Arguments, values:
 def _reduce(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Sums of magnitudes. Equal factors are rounded alike, so the errors of a product add up."""
     found = _itself(table, operands, arguments, values)
-    op = named(arguments.get("op"), "add")
+    op = read.named(arguments.get("op"), "add")
     if op in ("add", "average"):
-        found["y"] = table["reduce"](absolute(operands), arguments)["y"]
+        found["y"] = table["reduce"](read.absolute(operands), arguments)["y"]
     elif op.startswith("mul"):
         found["y"] = found["y"] * np.sqrt(max(operands["x"].size, 1))
     return found
@@ -504,8 +480,8 @@ def _reduce(table: Table, operands: Operands, arguments: Arguments, values: Valu
 
 def _open_reductions(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Extremes of nothing but infinity, positions of equal elements, squares that float32 lacks."""
-    x, op = operands["x"], named(arguments.get("op"), "add")
-    axes = axes_of(arguments.get("axis"), x.ndim)
+    x, op = operands["x"], read.named(arguments.get("op"), "add")
+    axes = read.axes_of(arguments.get("axis"), x.ndim)
     if not x.size or not axes:
         return {}
     if op == "norm2":
@@ -515,7 +491,7 @@ def _open_reductions(table: Table, operands: Operands, arguments: Arguments, val
         some = np.isnan(x).any(axes)
         worst = {"min": np.inf, "max": -np.inf}.get(op, np.nan)
         mask = ((x == worst) | np.isnan(x)).all(axes) & ~np.isnan(x).all(axes)
-        if propagates(arguments):
+        if read.propagates(arguments):
             mask = (x == worst).all(axes)
         if arguments.get("indices"):
             extreme = np.nanmin(np.where(np.isnan(x), np.inf, x), axes, keepdims=True)
@@ -534,8 +510,8 @@ def _open_reductions(table: Table, operands: Operands, arguments: Arguments, val
 
 def _lrn_parts(x: np.ndarray, arguments: Arguments) -> tuple[np.ndarray, np.ndarray]:
     """Return ``base ** -lrn_beta``, and by how much rounding is amplified in it."""
-    n, before, after = window_of_channels(arguments)
-    a, beta, k = lrn_factors(arguments)
+    n, before, after = read.window_of_channels(arguments)
+    a, beta, k = read.lrn_factors(arguments)
     squares = np.pad(x**2, [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)])
     sums = sliding_window_view(squares, n, axis=1).sum(-1)
     base = k + a / n * sums
@@ -552,8 +528,8 @@ def _lrn(table: Table, operands: Operands, arguments: Arguments, values: Values)
 def _lrn_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     if not values["dx"].size:
         return values
-    n, before, after = window_of_channels(arguments)
-    a, beta, _ = lrn_factors(arguments)
+    n, before, after = read.window_of_channels(arguments)
+    a, beta, _ = read.lrn_factors(arguments)
     x, y, dy = (np.abs(operands[name]) for name in ("x", "y", "dy"))
     base, amplified = _lrn_parts(operands["x"], arguments)
     terms = np.pad(dy * y / np.abs(base) * amplified, [(0, 0), (after, before), *[(0, 0)] * (x.ndim - 2)])
@@ -683,7 +659,7 @@ def _affine_grid(table: Table, operands: Operands, arguments: Arguments, values:
 
 def _transformer_places(table: Table, operands: Operands, arguments: Arguments) -> tuple[_Places, _Places]:
     x, theta = operands["x"], operands["theta"]
-    shape = transformed_shape(x.shape, arguments)
+    shape = read.transformed_shape(x.shape, arguments)
     grid = table["affine_grid"]({"theta": theta}, {"shape": shape})["y"]
     sizes = np.broadcast_to(np.abs(theta).sum(-1)[:, None, None], grid.shape)
     return _places({"x": x, "grid": grid}, arguments, sizes)
@@ -719,11 +695,11 @@ def _open_transforms(table: Table, operands: Operands, arguments: Arguments, val
 def _ctc_loss(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Logarithms of probabilities are added at each step, and rounded at each."""
     probabilities = operands["logits"]
-    if named(arguments.get("normalization"), "softmax") == "softmax":
+    if read.named(arguments.get("normalization"), "softmax") == "softmax":
         shifted = probabilities - probabilities.max(-1, keepdims=True, initial=-np.inf)
         probabilities = np.exp(shifted) / np.exp(shifted).sum(-1, keepdims=True)
     sizes = {name: np.abs(value) for name, value in values.items()}
-    for n, (labels, steps) in enumerate(ctc_targets(operands, arguments)):
+    for n, (labels, steps) in enumerate(read.ctc_targets(operands, arguments)):
         p = probabilities[:steps, n]
         logs = np.abs(np.log(p[:, sorted({0, *labels})]))
         largest = np.where(np.isfinite(logs), logs, 0).max(-1)
@@ -741,7 +717,7 @@ def _ctc_loss(table: Table, operands: Operands, arguments: Arguments, values: Va
 def _open_alignments(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Sequences whose labels have the probability 0, or of which the logits are not finite."""
     masks = {name: np.zeros(value.shape, bool) for name, value in values.items()}
-    for n, target in enumerate(ctc_targets(operands, arguments)):
+    for n, target in enumerate(read.ctc_targets(operands, arguments)):
         lost = np.isinf(values["loss"][n]) and not target.impossible
         if lost or not np.isfinite(operands["logits"][: target.steps, n]).all():
             masks["gradient"][: target.steps, n] = True
@@ -752,7 +728,7 @@ def _open_alignments(table: Table, operands: Operands, arguments: Arguments, val
 def _rnn(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """The change of a result under two random relative changes of all operands."""
     rng, sizes = np.random.default_rng(0), {}
-    weights = rnn_weights(operands, arguments)
+    weights = read.rnn_weights(operands, arguments)
 
     def moved(array: Any) -> Any:
         return array * (1 + 1e-7 * rng.uniform(-1, 1, array.shape)) if _is_float(array) else array
@@ -764,7 +740,7 @@ def _rnn(table: Table, operands: Operands, arguments: Arguments, values: Values)
         for name, other in table["RNN"](others, arguments).items():
             shifts[name] = max(shifts[name], _largest(other - values[name]))
     largest = {name: _largest(value) for name, value in values.items()}
-    network = rnn_network(operands, arguments)
+    network = read.rnn_network(operands, arguments)
     if network.mode == "rnn_relu":  # results may be 0 although the sums have terms
         without_signs = {name: np.abs(one) if _is_float(one) else one for name, one in operands.items()}
         without_signs["weights"] = {name: np.abs(one) for name, one in weights.items()}
@@ -783,7 +759,7 @@ def _rnn(table: Table, operands: Operands, arguments: Arguments, values: Values)
     for name, value in values.items():
         sizes[name] = np.full(value.shape, largest[name] + 4e7 * shifts[name])
     past = np.ones(values["y"].shape, bool)
-    for steps in places_of_steps(network):
+    for steps in read.places_of_steps(network):
         for place in steps:
             past[place] = False
     sizes["y"][past] = 0
