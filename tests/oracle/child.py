@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 import traceback
 import warnings
@@ -32,6 +31,7 @@ from .children import LOST
 from .devices import Device, Fakes, Gpu
 from .draw import SHARED, Call, draw
 from .judge import Verdict, judge
+from .run import at_once
 from .without import take_out
 
 EVERY = 100  # calls, after which unreachable objects are collected
@@ -116,11 +116,7 @@ def made(
     if len(calls) == 1:
         judged(0)
     else:
-        threads = [threading.Thread(target=judged, args=(place,)) for place in range(len(calls))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once([partial(judged, place) for place in range(len(calls))])
     faulthandler.cancel_dump_traceback_later()
     return verdicts
 

@@ -69,10 +69,15 @@ def conv_filter(g: ct.Graph, dtype: str, x: tuple[int, ...], w: tuple[int, ...],
     return g.conv_backward_filter(dy, images, w, **geometry).output(layout="nhwc")
 
 
+def _layout_and_weight(mode: str, shape: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
+    """Return the layout of x in a normalisation, and the shape of its scale."""
+    if mode in ("layer_norm", "rms_norm"):
+        return (None if len(shape) < 4 else "nhwc"), shape[-1:]
+    return (None, (shape[0], 1, shape[2])) if len(shape) == 3 else ("nhwc", (1, shape[1], 1, 1))
+
+
 def norm(g: ct.Graph, mode: str, dtype: str, shape: tuple[int, ...], *, training: bool = True) -> Made:
-    rows = mode in ("layer_norm", "rms_norm")
-    layout: Any = None if len(shape) < 4 else "nhwc"
-    weight = shape[-1:] if rows else (shape[0], 1, shape[2]) if len(shape) == 3 else (1, shape[1], 1, 1)
+    layout, weight = _layout_and_weight(mode, shape)
     x, scale = g.input(shape, dtype, layout=layout), g.input(weight, "float32")
     bias = None if mode == "rms_norm" else g.input(weight, "float32")
     if training:
@@ -82,9 +87,7 @@ def norm(g: ct.Graph, mode: str, dtype: str, shape: tuple[int, ...], *, training
 
 
 def norm_backward(g: ct.Graph, mode: str, dtype: str, shape: tuple[int, ...]) -> Made:
-    rows = mode in ("layer_norm", "rms_norm")
-    layout: Any = None if len(shape) < 4 else "nhwc"
-    weight = shape[-1:] if rows else (shape[0], 1, shape[2]) if len(shape) == 3 else (1, shape[1], 1, 1)
+    layout, weight = _layout_and_weight(mode, shape)
     stats = (
         (*shape[:-1], 1) if len(shape) < 4 else (shape[0] if mode == "instance_norm" else 1, shape[1], 1, 1)
     )

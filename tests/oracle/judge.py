@@ -21,54 +21,28 @@ __all__ = ["Verdict", "compared", "judge", "operands_of"]
 
 # The bound of an error: FACTOR * u * scale for the arithmetic, and ROUNDINGS of intermediate results to the
 # dtype of the result. u is the unit roundoff of the arithmetic, scale the magnitude of what is added.
+ROW_NORMS = ("layer_norm", "rms_norm", "ada_layer_norm")
+_OF_ROWS = [f"{name}{step}" for name in ROW_NORMS for step in ("", "_backward")]
+_OF_GROUPS = ("group_norm", "group_norm_backward", "instance_norm", "instance_norm_backward")
 FACTOR = {
-    "RNN": 256,
-    "attention": 32,
-    "attention_backward": 64,
-    "batch_norm_backward": 64,
-    "batch_norm_finalize": 64,
-    "batch_norm_training": 64,
-    "ada_layer_norm": 64,
-    "ada_layer_norm_backward": 64,
-    "ctc_loss": 256,
-    "layer_norm": 64,
-    "layer_norm_backward": 64,
-    "group_norm": 64,
-    "group_norm_backward": 64,
-    "instance_norm": 64,
-    "instance_norm_backward": 64,
+    **dict.fromkeys((*_OF_ROWS, *_OF_GROUPS, "attention_backward", "batch_norm_backward"), 64),
+    **dict.fromkeys(("batch_norm_finalize", "batch_norm_training"), 64),
+    **dict.fromkeys(("attention", "scaled_attention", "softmax_backward"), 32),
+    **dict.fromkeys(("RNN", "ctc_loss"), 256),
     "lrn_backward": 128,
-    "rms_norm": 64,
-    "rms_norm_backward": 64,
-    "scaled_attention": 32,
     "scaled_conv": 16,  # of sums of 32 products each
     "scaled_matmul": 8,
-    "softmax_backward": 32,
 }
-ROW_NORMS = ("layer_norm", "rms_norm", "ada_layer_norm")
 ROUNDINGS = {
     "activation_backward": 3,  # cuDNN computes the derivative from y, which was rounded
-    "attention": 2,
-    "attention_backward": 4,
-    "batch_norm_backward": 3,
-    "batch_norm_finalize": 2,
-    "batch_norm_training": 4,
-    "conv_backward_data_relu_batch_norm": 4,
-    "conv_backward_filter_scale_bias_relu": 4,
-    "conv_batch_norm_statistics": 4,
-    "conv_bias_activation": 4,
-    "conv_scale_bias_activation": 4,
     "group_norm_backward": 4,  # one more than batch_norm_backward, which reads scale * dy
-    "instance_norm": 4,
-    "instance_norm_backward": 3,
-    **{f"{name}{step}": 4 for name in ROW_NORMS for step in ("", "_backward")},
-    "lrn_backward": 3,
-    "matmul": 4,
-    "matmul_backward": 3,
-    "scaled_attention": 2,
     "pool_backward": 4,  # overlapping windows are added in the dtype of the result
-    "softmax": 2,
-    "softmax_backward": 2,
+    **dict.fromkeys(("attention", "batch_norm_finalize", "scaled_attention"), 2),
+    **dict.fromkeys(("softmax", "softmax_backward"), 2),
+    **dict.fromkeys(("batch_norm_backward", "instance_norm_backward", "lrn_backward", "matmul_backward"), 3),
+    **dict.fromkeys((*_OF_ROWS, "attention_backward", "batch_norm_training", "instance_norm", "matmul"), 4),
+    **dict.fromkeys(("conv_batch_norm_statistics", "conv_bias_activation", "conv_scale_bias_activation"), 4),
+    **dict.fromkeys(("conv_backward_data_relu_batch_norm", "conv_backward_filter_scale_bias_relu"), 4),
 }
 UNIT = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-24, "float64": 2**-53, "tf32": 2**-10}
 UNIT |= {"float8_e4m3": 2**-4, "float8_e5m2": 2**-3, "float8 sums": 2**-13}  # tensor cores keep 14 bits

@@ -10,22 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fake.installed import cudnn_installed, host_installed
-
 from .by_loops import ANSWERS
 from .children import judged as attempted
-from .determinism import joined, judged, main, repeated, table
+from .determinism import joined, judged, main, on_fakes, repeated, table
 from .determinism_draws import GRAPHS, LARGE, Case, draw_case
-from .devices import Fakes
+from .devices import Device
 
 pytestmark = pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
 
 
 @pytest.fixture
-def device() -> Iterator[Fakes]:
-    with host_installed() as host, cudnn_installed(host) as fake:
-        fake.engines = True
-        yield Fakes(host)
+def device() -> Iterator[Device]:
+    with on_fakes() as (fakes, _):
+        yield fakes
 
 
 def test_determinism_has_no_finding_on_the_fakes(capfd: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +37,7 @@ def _cases(operation: str, device: str, count: int) -> Iterator[Case]:
 
 @pytest.mark.parametrize("operation", [*LARGE, *GRAPHS])
 def test_determinism_finds_results_that_vary(
-    operation: str, device: Fakes, monkeypatch: pytest.MonkeyPatch
+    operation: str, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import cudnn_ct as ct
 
@@ -61,31 +58,26 @@ def test_determinism_finds_results_that_vary(
     assert "different results in 12 runs" in report["detail"]
 
 
-def test_determinism_finds_one_varying_result_among_several(device: Fakes) -> None:
-    class Array:
-        def __init__(self, *values: float) -> None:
-            self.values = np.array(values)
+class Array:
+    """An array in host memory that a run returns."""
 
-        def numpy(self) -> np.ndarray:
-            return self.values
+    def __init__(self, *values: float) -> None:
+        self.values = np.array(values)
 
+    def numpy(self) -> np.ndarray:
+        return self.values
+
+
+def test_determinism_finds_one_varying_result_among_several(device: Device) -> None:
     runs = iter([0.0, 0.0, 0.25])
     digests, varying = repeated(lambda: {"a": Array(1.0), "b": Array(next(runs), 1.0)}, device, 3)
     assert set(digests) == {"a", "b"}
     assert varying == ["b has 2 different results in 3 runs, up to 0.25 apart"]
 
 
-def test_determinism_finds_zeros_that_differ_in_sign(device: Fakes) -> None:
+def test_determinism_finds_zeros_that_differ_in_sign(device: Device) -> None:
     signs = iter([0.0, -0.0])
-
-    class Array:
-        def __init__(self) -> None:
-            self.values = np.array([next(signs)])
-
-        def numpy(self) -> np.ndarray:
-            return self.values
-
-    assert repeated(lambda: {"y": Array()}, device, 2)[1]
+    assert repeated(lambda: {"y": Array(next(signs))}, device, 2)[1]
 
 
 def test_determinism_finds_processes_that_differ() -> None:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from tests.fake.installed import cudnn_installed, host_installed
 
 from . import promise as promise_module
 from .children import judged
+from .determinism import on_fakes
 from .promise import PROMISES, BrokenError, Draw, Promise, promise, stands
 from .promises import main, promises_of, table
 
@@ -26,8 +26,7 @@ DRAWS = 3
 
 @pytest.fixture
 def fakes() -> Iterator[None]:
-    with host_installed() as host, cudnn_installed(host) as fake:
-        fake.engines = True
+    with on_fakes():
         yield
 
 
