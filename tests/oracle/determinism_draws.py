@@ -75,22 +75,12 @@ def draw_case(seed: int, number: int, device: str, only: Sequence[str] = ()) -> 
         operands[name] = Tensor(shape, dtype, values, order, seed=source.randrange(2**32))
     asked = "argument" if "deterministic" in _parameters(operation) and source.chance(0.5) else "config"
     arguments = recipe.arguments | ({"deterministic": True} if asked == "argument" else {})
-    return Case(operation, asked, _call(seed, number, operation, operands, arguments, recipe.derived))
+    return Case(operation, asked, _call((seed, number, operation), operands, arguments, recipe.derived))
 
 
-def _call(
-    seed: int,
-    number: int,
-    operation: str,
-    operands: dict[str, Tensor],
-    arguments: dict[str, Any],
-    derived: Any,
-) -> Call:
-    written: tuple[str, ...] = ()
-    return Call(
-        *(seed, number, operation, operands, arguments, None),
-        *(derived, "", written, {}, "", Where(), {}),
-    )
+def _call(drawn: tuple[int, int, str], operands: Any, arguments: dict[str, Any], derived: Any) -> Call:
+    """Return a call of (seed, number, operation) without memory for results, on the default stream."""
+    return Call(*drawn, operands, arguments, None, derived, "", (), {}, "", Where(), {})
 
 
 def _of_docstring(source: Source, seed: int, number: int, device: str) -> Case:
@@ -105,9 +95,8 @@ def _of_docstring(source: Source, seed: int, number: int, device: str) -> Case:
     operands = {
         name: tensor._replace(still=(), flipped=(), origin="own") for name, tensor in call.operands.items()
     }
-    return Case(
-        call.operation, "docstring", _call(seed, number, call.operation, operands, arguments, call.derived)
-    )
+    drawn = _call((seed, number, call.operation), operands, arguments, call.derived)
+    return Case(call.operation, "docstring", drawn)
 
 
 def _documented(operation: str) -> str:

@@ -205,12 +205,8 @@ def single_pixels_are_everywhere(d: Draw) -> None:
     values = d.values((n, c, 1, 1), dtype)
     grid = rounded(d.rng.uniform(-1, 1, (n, 3, 4, 2)), dtype)
     got = ct.grid_sample(d.array(values, dtype), d.array(grid, dtype))
-    d.near(
-        got,
-        np.broadcast_to(values, (n, c, 3, 4)),
-        dtype=dtype,
-        terms=np.abs(np.broadcast_to(values, (n, c, 3, 4))),
-    )
+    want = np.broadcast_to(values, (n, c, 3, 4))
+    d.near(got, want, dtype=dtype, terms=np.abs(want))
 
 
 @promise("docs/matmul-and-norms.md", "the error is no longer a multiple of the mean")
