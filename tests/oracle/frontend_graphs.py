@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,16 +24,14 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.dtypes import GRAPH_DTYPES
-from cudnn_ct.reference.graph_nodes import evaluate
 from cudnn_ct.shapes.graph.problem import GraphProblem
 
 from .frontend import FrontendGraph, UntranslatableError
 from .frontend_kinds import KINDS
-from .graph_bounds import bounds, wrong_elements
+from .graph_bounds import bounds, drawn, wrong_elements
 from .graph_draws import draw_graph
+from .run import rows_of
 
-ROOT = Path(__file__).resolve().parents[2]
 CHUNK = 8  # graphs of a child process
 SECONDS = 60  # for one graph
 RESTART = 77  # exit status of a child whose CUDA context is lost
@@ -90,26 +87,16 @@ def _run(options: argparse.Namespace, names: list[str], at: int) -> Iterator[dic
         command = [sys.executable, "-m", "tests.oracle.frontend_graphs", "--child", str(at)]
         command += ["--count", str(end - at), "--random", str(options.random), "--seed", str(options.seed)]
         command += ["--describe"] * options.describe + (["--only", *options.only] if options.only else [])
-        try:
-            done = subprocess.run(
-                command, cwd=ROOT, capture_output=True, timeout=SECONDS * (end - at), check=False
-            )
-            output, errors, status = done.stdout, done.stderr, f"exit status {done.returncode}"
-        except subprocess.TimeoutExpired as late:
-            output, errors, status = late.stdout or b"", late.stderr or b"", "timeout"
+        rows, errors, status = rows_of(command, SECONDS * (end - at))
         stage = "ours"
-        for line in output.decode(errors="replace").splitlines():
-            if not line.startswith("{"):
-                continue
-            row = json.loads(line)
+        for row in rows:
             if "stage" in row:
                 stage = row["stage"]
                 continue
             yield row
             at, stage = at + 1, "ours"
         if at < end and status != f"exit status {RESTART}":
-            text = f"{status}: {errors.decode(errors='replace')[-300:]}"
-            yield {"kind": names[at], "status": f"{stage} crash", "text": text}
+            yield {"kind": names[at], "status": f"{stage} crash", "text": f"{status}: {errors}"}
             at += 1
 
 
@@ -278,41 +265,6 @@ def _facts() -> dict[str, Any]:
 
 
 # --- operands ----------------------------------------------------------------------------------------------
-
-
-def drawn(problem: GraphProblem) -> list[np.ndarray]:
-    """Draw the inputs: deviations are positive, lengths fit, and o and stats follow from q, k and v."""
-    random = np.random.default_rng(1)
-    arrays: dict[int, np.ndarray] = {}
-    for place in problem.inputs:
-        spec = problem.values[place].spec
-        roles = {role for one in problem.nodes for role, used in one.operands if used == place}
-        values = random.uniform(-1.5, 1.5, spec.shape)
-        if "inv_variance" in roles:
-            values = np.abs(values) + 0.5
-        if spec.dtype == "int32":  # results of queries behind the end of a sequence are not defined
-            longest = _longest(problem, place)
-            least = longest if "seq_len_q" in roles else 1
-            values = random.integers(least, longest, spec.shape, endpoint=True)
-        arrays[place] = values.astype(GRAPH_DTYPES[spec.dtype].numpy)
-    for one in problem.nodes:
-        if one.kind == "sdpa_backward":
-            given = {role: arrays[at].astype(np.float64) for role, at in one.operands if at in arrays}
-            given["scale"] = np.asarray(problem.operands_of(one)["scale"].value)
-            made = evaluate(one._replace(kind="sdpa", results=()), given, problem)
-            for role, at in one.operands:
-                if role in ("o", "stats"):
-                    arrays[at] = made[role].astype(arrays[at].dtype)
-    return [arrays[place] for place in problem.inputs]
-
-
-def _longest(problem: GraphProblem, place: int) -> int:
-    """Return the largest length of sequences that an input of lengths may have."""
-    for one in problem.nodes:
-        for role, used in one.operands:
-            if used == place and role in ("seq_len_q", "seq_len_kv"):
-                return problem.operands_of(one)["q" if role == "seq_len_q" else "k"].spec.shape[2]
-    return 1
 
 
 def _tensor(array: np.ndarray | None, value: Any) -> Any:

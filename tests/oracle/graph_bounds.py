@@ -1,4 +1,4 @@
-"""Bounds for the errors of graphs, from the dtypes: the effect of rounding errors on a float64 evaluation.
+"""Inputs of graphs, and bounds for their errors: the effect of rounding errors on a float64 evaluation.
 
 Each operand and each result of an operation gets a random relative error as large as cuDNN's arithmetic may
 make it. The outputs of several such evaluations vary by what rounding explains.
@@ -14,7 +14,7 @@ from cudnn_ct.dtypes import GRAPH_DTYPES
 from cudnn_ct.reference.graph_nodes import evaluate
 from cudnn_ct.shapes.graph.problem import GraphNode, GraphProblem
 
-__all__ = ["bounds", "wrong_elements"]
+__all__ = ["bounds", "drawn", "wrong_elements"]
 
 RUNS = 4
 EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-23, "float64": 2.0**-52}
@@ -103,3 +103,38 @@ def _operand_error(problem: GraphProblem, one: GraphNode, narrow: float) -> floa
     virtual = any(problem.values[place].role == "virtual" for _, place in one.operands)
     wide = all(problem.values[place].spec.dtype == "float32" for _, place in one.operands)
     return max(narrow, TF32) if virtual else TF32 if wide else SUMS
+
+
+def drawn(problem: GraphProblem) -> list[np.ndarray]:
+    """Draw the inputs: deviations are positive, lengths fit, and o and stats follow from q, k and v."""
+    random = np.random.default_rng(1)
+    arrays: dict[int, np.ndarray] = {}
+    for place in problem.inputs:
+        spec = problem.values[place].spec
+        roles = {role for one in problem.nodes for role, used in one.operands if used == place}
+        values = random.uniform(-1.5, 1.5, spec.shape)
+        if "inv_variance" in roles:
+            values = np.abs(values) + 0.5
+        if spec.dtype == "int32":  # results of queries behind the end of a sequence are not defined
+            longest = _longest(problem, place)
+            least = longest if "seq_len_q" in roles else 1
+            values = random.integers(least, longest, spec.shape, endpoint=True)
+        arrays[place] = values.astype(GRAPH_DTYPES[spec.dtype].numpy)
+    for one in problem.nodes:
+        if one.kind == "sdpa_backward":
+            given = {role: arrays[at].astype(np.float64) for role, at in one.operands if at in arrays}
+            given["scale"] = np.asarray(problem.operands_of(one)["scale"].value)
+            made = evaluate(one._replace(kind="sdpa", results=()), given, problem)
+            for role, at in one.operands:
+                if role in ("o", "stats"):
+                    arrays[at] = made[role].astype(arrays[at].dtype)
+    return [arrays[place] for place in problem.inputs]
+
+
+def _longest(problem: GraphProblem, place: int) -> int:
+    """Return the largest length of sequences that an input of lengths may have."""
+    for one in problem.nodes:
+        for role, used in one.operands:
+            if used == place and role in ("seq_len_q", "seq_len_kv"):
+                return problem.operands_of(one)["q" if role == "seq_len_q" else "k"].spec.shape[2]
+    return 1

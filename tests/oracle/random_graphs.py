@@ -16,7 +16,6 @@ import argparse
 import ctypes
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,11 +28,13 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
+from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_doctor.read.versions import table
 
-from .graph_bounds import bounds, wrong_elements
+from .graph_bounds import bounds, drawn, wrong_elements
 from .graph_draws import FAMILIES, draw_graph
+from .run import rows_of
 from .without import take_out
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,22 +98,15 @@ def _run(options: argparse.Namespace, chunk: list[int]) -> Iterator[dict[str, An
         command += ["--child", str(first), str(count), "--variants", str(options.variants)]
         command += [f"--{name.replace('_', '-')}" for name in flags]
         command += _chosen(options)
-        facts: dict[str, Any] = {"env": {**os.environ, "RANDOM_GRAPHS_SKIP": str(todo[0][1])}, "cwd": ROOT}
-        try:
-            limit = SECONDS * len(todo)
-            done = subprocess.run(command, capture_output=True, timeout=limit, check=False, **facts)
-            output, errors, status = done.stdout, done.stderr, str(done.returncode)
-        except subprocess.TimeoutExpired as late:
-            output, errors, status = late.stdout or b"", late.stderr or b"", f"timeout of {limit} s"
-        for line in output.decode(errors="replace").splitlines():
-            if line.startswith("{"):
-                row = json.loads(line)
-                yield row
-                todo = [one for one in todo if one != (row["graph"], row["variant"])]
-        if todo and status != str(RESTART):  # the child died in the first one that has no row
+        environment = {**os.environ, "RANDOM_GRAPHS_SKIP": str(todo[0][1])}
+        rows, errors, status = rows_of(command, SECONDS * len(todo), env=environment)
+        for row in rows:
+            yield row
+            todo = [one for one in todo if one != (row["graph"], row["variant"])]
+        if todo and status != f"exit status {RESTART}":  # the child died in the first one that has no row
             number, variant = todo.pop(0)
-            text = f"exit status {status}: {errors.decode(errors='replace')[-300:]}"
-            yield {"graph": number, "variant": variant, "status": "crash", "structure": "", "text": text}
+            facts = {"graph": number, "variant": variant, "status": "crash", "structure": ""}
+            yield facts | {"text": f"{status}: {errors}"}
 
 
 def _chosen(options: argparse.Namespace) -> list[str]:
@@ -235,7 +229,7 @@ def _planning() -> Callable[..., dict[str, Any]]:
 def compared(graph: Any, outputs: Any, wanted: Callable[[Any, Any], bool] | None = None) -> dict[str, Any]:
     """Run a graph and compare its outputs with their bounds; with ``wanted``, each candidate it accepts."""
     problem = graph.define(*outputs)
-    arrays = _operands(problem)
+    arrays = drawn(problem)
     expected = bounds(problem, arrays)
     names: list[str] = ["heuristic"]
     if wanted is not None:
@@ -280,25 +274,6 @@ def _engines(problem: Any, wanted: Callable[[Any, Any], bool]) -> list[str]:
     return list(dict.fromkeys(row.algorithm for row in rows if not row.rejected and wanted(problem, row)))
 
 
-def _operands(problem: Any) -> list[np.ndarray]:
-    random = np.random.default_rng(1)
-    arrays = []
-    for place in problem.inputs:
-        spec = problem.values[place].spec
-        array = random.uniform(-1.5, 1.5, spec.shape)
-        used_by = {role for one in problem.nodes for role, used in one.operands if used == place}
-        if "inv_variance" in used_by:
-            array = np.abs(array) + 0.5
-        arrays.append(array.astype(_numpy(spec.dtype)))
-    return arrays
-
-
-def _numpy(dtype: str) -> Any:
-    from cudnn_ct.dtypes import DTYPES
-
-    return DTYPES[dtype].numpy
-
-
 def _on_device(array: np.ndarray, spec: Any) -> Any:
     """Return a device array with the strides of a spec, whose axes are in any order and may have gaps."""
     order = sorted(range(array.ndim), key=lambda axis: (-spec.strides[axis], axis))
@@ -319,7 +294,7 @@ def _results(built: Any, given: list[Any]) -> list[np.ndarray]:
     """Run a graph into memory full of NaN, and return its outputs."""
     outs = tuple(
         _on_device(
-            np.full(spec.shape, np.nan if "float" in spec.dtype else 1).astype(_numpy(spec.dtype)), spec
+            np.full(spec.shape, np.nan if "float" in spec.dtype else 1).astype(DTYPES[spec.dtype].numpy), spec
         )
         for spec in built.outputs.values()
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.spread import visible
 
-__all__ = ["Result", "at_once", "batches", "compare", "run_child", "share", "summary"]
+__all__ = ["Result", "at_once", "batches", "compare", "rows_of", "run_child", "share", "summary"]
 
 ROOT = Path(__file__).parents[2]
 BATCH = 200  # calls in one child, at least
@@ -202,6 +202,18 @@ def run_child(
     if done.returncode == 0:
         return reports, ""
     return reports, f"exit status {done.returncode}: {_last_words(done.stderr)}"
+
+
+def rows_of(command: list[str], seconds: float, **facts: Any) -> tuple[list[dict[str, Any]], str, str]:
+    """Run a command; return the JSON objects on its stdout, the end of its stderr, and how it ended."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=seconds, check=False, **facts)
+        output, errors, status = done.stdout, done.stderr, f"exit status {done.returncode}"
+    except subprocess.TimeoutExpired as late:
+        output, errors, status = late.stdout or b"", late.stderr or b"", f"timeout of {seconds} s"
+    lines = output.decode(errors="replace").splitlines()
+    rows = [json.loads(line) for line in lines if line.startswith("{")]
+    return rows, errors.decode(errors="replace")[-300:], status
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_crashes_are_rows_and_the_next_graph_runs(monkeypatch: pytest.MonkeyPatc
             self.stdout = outputs.pop(0)
 
     run: Callable[..., Done] = lambda *_, **__: Done()  # noqa: E731
-    monkeypatch.setattr(frontend_graphs.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     options = frontend_graphs._parser().parse_args([])
     found = list(frontend_graphs._run(options, ["a", "b", "c"], 0))
     assert [one["status"] for one in found] == ["agree", "theirs crash", "agree"]

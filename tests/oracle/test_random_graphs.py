@@ -50,7 +50,7 @@ def test_findings_are_printed_with_the_command_that_repeats_them(
 def test_bounds_allow_rounding_and_no_more(number: int) -> None:
     (graph, outputs), _ = draw_graph(0, number, 0, small=True)
     problem = graph.define(*outputs)
-    arrays = random_graphs._operands(problem)
+    arrays = random_graphs.drawn(problem)
     exact: Any = ct.reference.graph(problem, *arrays)
     results = exact if isinstance(exact, tuple) else (exact,)
     for place, got, (value, bound) in zip(problem.outputs, results, bounds(problem, arrays), strict=True):
