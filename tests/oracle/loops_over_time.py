@@ -7,20 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from .answer import (
-    GATES,
-    Arguments,
-    Labels,
-    Network,
-    Operands,
-    Values,
-    ctc_targets,
-    first_given,
-    named,
-    places_of_steps,
-    rnn_network,
-    rnn_weights,
-)
+from . import answer as read
+from .answer import GATES, Arguments, Labels, Network, Operands, Values
 
 # --- connectionist temporal classification (Graves et al. 2006) -------------------------------------------
 
@@ -29,11 +17,11 @@ def ctc_loss(operands: Operands, arguments: Arguments) -> Values:
     """The loss of each sequence, and the gradient by activations: probability less occupancy."""
     logits, old = operands["logits"], operands.get("out")
     probabilities = logits
-    if named(arguments.get("normalization"), "softmax") == "softmax":
+    if read.named(arguments.get("normalization"), "softmax") == "softmax":
         probabilities = special.softmax(logits, -1) if logits.size else logits
-    skips = named(arguments.get("out_of_bound"), "zero") == "skip" and old is not None
+    skips = read.named(arguments.get("out_of_bound"), "zero") == "skip" and old is not None
     loss, gradient = np.zeros(logits.shape[1]), np.zeros(logits.shape)
-    for n, target in enumerate(ctc_targets(operands, arguments)):
+    for n, target in enumerate(read.ctc_targets(operands, arguments)):
         if target.impossible:
             loss[n] = np.inf
             if skips:
@@ -190,11 +178,11 @@ class _Layer:
 
 def rnn(operands: Operands, arguments: Arguments) -> Values:
     """The results of a forward pass, and with dy, dhy or dcy its gradients."""
-    network, weights = rnn_network(operands, arguments), rnn_weights(operands, arguments)
+    network, weights = read.rnn_network(operands, arguments), read.rnn_weights(operands, arguments)
     x, batch = operands["x"], len(network.lengths)
     rows = network.layers * network.directions
     shapes = {"h": (rows, batch, network.output), "c": (rows, batch, network.hidden)}
-    given = {"h": first_given(operands, "h0", "hx"), "c": first_given(operands, "c0", "cx")}
+    given = {"h": read.first_given(operands, "h0", "hx"), "c": read.first_given(operands, "c0", "cx")}
     start = {s: np.zeros(shapes[s]) if given[s] is None else given[s] for s in "hc"}
     incoming = {name: operands.get(name) for name in ("dy", "dhy", "dcy")}
     width = network.output * network.directions
@@ -209,7 +197,7 @@ def rnn(operands: Operands, arguments: Arguments) -> Values:
     layers = [
         _Layer(network, weights, network.prefix(*divmod(row, network.directions))) for row in range(rows)
     ]
-    for n, places in enumerate(places_of_steps(network)):
+    for n, places in enumerate(read.places_of_steps(network)):
         outputs, steps = [np.array(x[place]) for place in places], []
         for row, layer in enumerate(layers):
             if row % network.directions == 0:
