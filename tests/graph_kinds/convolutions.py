@@ -135,24 +135,11 @@ def filter_gradient_prologue() -> Graph:
 def batch_norm_finalize() -> Graph:
     """Statistics of batch norm, and its scale and bias, from sums."""
     draft = Draft()
-    inputs = (
-        "y_sum_desc",
-        "y_sq_sum_desc",
-        "scale_desc",
-        "bias_desc",
-        "prev_running_mean_desc",
-        "prev_running_var_desc",
-    )
-    outputs = (
-        "eq_scale_desc",
-        "eq_bias_desc",
-        "saved_mean_desc",
-        "saved_inv_std_desc",
-        "updated_running_mean_desc",
-        "updated_running_var_desc",
-    )
-    read = {name: channels(draft, C) for name in inputs}
-    written = {name: result(draft, (1, C, 1, 1), "float32") for name in outputs}
+    inputs = ("y_sum", "y_sq_sum", "scale", "bias", "prev_running_mean", "prev_running_var")
+    outputs = ("eq_scale", "eq_bias", "saved_mean", "saved_inv_std")
+    outputs += ("updated_running_mean", "updated_running_var")
+    read = {f"{name}_desc": channels(draft, C) for name in inputs}
+    written = {f"{name}_desc": result(draft, (1, C, 1, 1), "float32") for name in outputs}
     draft.add(
         "bn_finalize_statistics",
         stats_mode="training",
@@ -170,13 +157,11 @@ def batch_norm() -> Graph:
     """Batch norm in training, with running statistics, and relu."""
     draft = Draft()
     x = images(draft, IMAGES)
-    read = {
-        name: channels(draft, C)
-        for name in ("scale_desc", "bias_desc", "input_running_mean_desc", "input_running_var_desc")
-    }
+    inputs = ("scale", "bias", "input_running_mean", "input_running_var")
+    outputs = ("mean", "inv_variance", "output_running_mean", "output_running_var")
+    read = {f"{name}_desc": channels(draft, C) for name in inputs}
     y = result(draft, IMAGES)
-    names = ("mean_desc", "inv_variance_desc", "output_running_mean_desc", "output_running_var_desc")
-    written = {name: result(draft, (1, C, 1, 1), "float32") for name in names}
+    written = {f"{name}_desc": result(draft, (1, C, 1, 1), "float32") for name in outputs}
     value = virtual(draft, IMAGES)
     draft.add(
         "norm_forward",

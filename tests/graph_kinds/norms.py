@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudnn_ct.graph.operations import Graph
-from cudnn_ct.shapes.specs import packed_strides
+from cudnn_ct.shapes.specs import Shape, packed_strides
 
 from .draft import Draft
 
@@ -16,15 +16,20 @@ ROWS, CHANNELS = 512, 1024
 ADAPTIVE = (4, 128, 64)  # samples, rows and columns; compiling the gradient of 1,024 columns takes seconds
 
 
+def shapes_of(mode: str) -> tuple[Shape, Shape, Shape, Shape | None]:
+    """Return the shapes of x, its scale and its statistics, and the strides of x."""
+    if mode == "ada_layer_norm":  # one scale and bias for each of the samples (B, S, C)
+        return ADAPTIVE, (ADAPTIVE[0], 1, ADAPTIVE[2]), (*ADAPTIVE[:2], 1), None
+    if mode == "instance_norm":
+        images = (8, 32, 28, 28)
+        return images, (1, 32, 1, 1), (8, 32, 1, 1), packed_strides(images, "nhwc")
+    return (ROWS, CHANNELS, 1, 1), (1, CHANNELS, 1, 1), (ROWS, 1, 1, 1), None
+
+
 def norm(mode: str, phase: str = "training", dtype: str = "bfloat16", *, bias: bool = True) -> Graph:
     """A norm of rows (N, C, 1, 1); mean and inverse deviation are (N, 1, 1, 1) float32."""
     draft = Draft()
-    shape, weight, row = (ROWS, CHANNELS, 1, 1), (1, CHANNELS, 1, 1), (ROWS, 1, 1, 1)
-    if mode == "ada_layer_norm":  # one scale and bias for each of the samples (B, S, C)
-        shape, weight, row = ADAPTIVE, (ADAPTIVE[0], 1, ADAPTIVE[2]), (*ADAPTIVE[:2], 1)
-    if mode == "instance_norm":
-        shape, weight, row = (8, 32, 28, 28), (1, 32, 1, 1), (8, 32, 1, 1)
-    strides = packed_strides(shape, "nhwc") if mode == "instance_norm" else None
+    shape, weight, row, strides = shapes_of(mode)
     x = draft.input(shape, dtype, strides)
     scale = draft.input(weight, "float32")
     more: dict[str, Any] = {}
@@ -52,12 +57,7 @@ def norm(mode: str, phase: str = "training", dtype: str = "bfloat16", *, bias: b
 def norm_backward(mode: str, dtype: str = "bfloat16", *, bias: bool = True) -> Graph:
     """Gradients of a norm: dx, dscale and dbias from dy, x, scale and the statistics of the forward pass."""
     draft = Draft()
-    shape, weight, row = (ROWS, CHANNELS, 1, 1), (1, CHANNELS, 1, 1), (ROWS, 1, 1, 1)
-    if mode == "ada_layer_norm":
-        shape, weight, row = ADAPTIVE, (ADAPTIVE[0], 1, ADAPTIVE[2]), (*ADAPTIVE[:2], 1)
-    if mode == "instance_norm":
-        shape, weight, row = (8, 32, 28, 28), (1, 32, 1, 1), (8, 32, 1, 1)
-    strides = packed_strides(shape, "nhwc") if mode == "instance_norm" else None
+    shape, weight, row, strides = shapes_of(mode)
     dy, x = draft.input(shape, dtype, strides), draft.input(shape, dtype, strides)
     scale = draft.input(weight, "float32")
     mean = draft.input(row, "float32") if mode != "rms_norm" else None
