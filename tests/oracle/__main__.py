@@ -13,25 +13,19 @@ operands are computed, or the end of the process. The exit status is 1 where the
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
 from pathlib import Path
 
 from .calls import CONVOLUTIONS
+from .children import parser_of
 from .draw import RECIPES
 from .run import compare, summary
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--calls", type=int, help="how many calls to make (default: 2000, or by --minutes)")
-    parser.add_argument("--minutes", type=float, help="how long to make calls")
-    parser.add_argument("--seed", type=int, help="by default a new one")
-    parser.add_argument("--number", type=int, help="make this call of the seed alone")
+    parser = parser_of("tests.oracle", __doc__, "2000", jobs=1)
     parser.add_argument(
         *("--fakes",),
         nargs="?",
@@ -40,7 +34,6 @@ def main() -> int:
         choices=("full", "jit"),
         help="on the fakes, without a GPU, with a set of libraries (default: full)",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", action="append", default=[], choices=sorted(RECIPES), metavar="OPERATION")
     parser.add_argument("--like", default="", metavar="PATTERN", help="make only calls whose text matches")
     parser.add_argument(

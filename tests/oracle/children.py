@@ -54,7 +54,6 @@ def parser_of(module: str, doc: str | None, calls: str, *, jobs: int) -> argpars
     parser.add_argument("--seed", type=int, help="by default a new one")
     parser.add_argument("--number", type=int, help="make this call of the seed alone")
     parser.add_argument("--jobs", type=int, default=jobs, help="processes (default: %(default)s)")
-    parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
     return parser
 
 

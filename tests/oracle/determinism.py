@@ -63,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of(MODULE, __doc__, "500", jobs=2)  # at least two processes run
+    parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
     parser.add_argument("--runs", type=int, default=RUNS, help="runs of each call in each process")
     names = [*LARGE, *GRAPHS, "docstring"]
     parser.add_argument("--only", action="append", default=[], choices=names, metavar="OPERATION")

@@ -842,17 +842,21 @@ def _instance_norm(source: Source) -> Recipe:
     return Recipe(operands, {"epsilon": source.choice((1e-5, 1e-2))}, (shape, dtype), more=more)
 
 
-def _instance_norm_backward(source: Source) -> Recipe:
-    drawn = _instance_norm(source)
+def _gradient_of(source: Source, name: str, drawn: Recipe, epsilons: Sequence[float] = ()) -> Recipe:
+    """The gradient of a normalisation, with or without its statistics, perhaps of another epsilon."""
     x, scale = drawn.operands["x"], drawn.operands["scale"]
     operands, derived = {"x": x, "dy": (*x[:2], "normal"), "scale": scale}, {}
     if source.chance(0.6):
-        statistics = ((*x[0][:2], *(1 for _ in x[0][2:])), *scale[1:])
-        for name in ("mean", "invstd"):
-            operands[name] = statistics
-            derived[name] = Derived("instance_norm", name, drawn.arguments)
+        given = drawn.arguments | ({"epsilon": source.choice(epsilons)} if epsilons else {})
+        for statistic, (shape, dtype) in drawn.more.items():
+            operands[statistic] = (shape, dtype, "normal")
+            derived[statistic] = Derived(name, statistic, given)
     more = dict.fromkeys(("dscale", "dbias"), scale[:2])
-    return Recipe(operands, drawn.arguments, drawn.out, derived, more=more)
+    return drawn._replace(operands=operands, derived=derived, more=more)
+
+
+def _instance_norm_backward(source: Source) -> Recipe:
+    return _gradient_of(source, "instance_norm", _instance_norm(source))
 
 
 def _group_norm(source: Source) -> Recipe:
@@ -872,16 +876,8 @@ def _group_norm(source: Source) -> Recipe:
 
 
 def _group_norm_backward(source: Source) -> Recipe:
-    drawn = _group_norm(source)
-    x, scale = drawn.operands["x"], drawn.operands["scale"]
-    operands, derived = {"x": x, "dy": (*x[:2], "normal"), "scale": scale}, {}
-    if source.chance(0.6):  # with an epsilon that shows whether the call reads them
-        given = drawn.arguments | {"epsilon": source.choice((1e-5, 1e-1))}
-        for name, (shape, dtype) in drawn.more.items():
-            operands[name] = (shape, dtype, "normal")
-            derived[name] = Derived("group_norm", name, given)
-    more = dict.fromkeys(("dscale", "dbias"), scale[:2])
-    return drawn._replace(operands=operands, derived=derived, more=more)
+    """Statistics have an epsilon that shows whether the call reads them."""
+    return _gradient_of(source, "group_norm", _group_norm(source), (1e-5, 1e-1))
 
 
 def _batch_norm_inference(source: Source) -> Recipe:

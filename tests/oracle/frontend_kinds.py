@@ -169,19 +169,15 @@ def _kinds() -> Iterator[tuple[str, Kind]]:
     yield "matmul odd rows", lambda g: matmul(g, "float16", 57, 72, 40, "bias", "elu")
     x, w, tall = (4, 32, 14, 12), (64, 32, 3, 3), (64, 32, 1, 1)
     for dtype in ("float16", "bfloat16", "float32"):
-        yield f"conv {dtype}", lambda g, dtype=dtype: conv(g, dtype, x, w, padding=1)
-        yield (
-            f"conv bias relu {dtype}",
-            lambda g, dtype=dtype: conv(g, dtype, x, w, "bias", "relu", padding=1),
-        )
+        yield f"conv {dtype}", _conv_of(dtype, x, w, padding=1)
+        yield f"conv bias relu {dtype}", _conv_of(dtype, x, w, "bias", "relu", padding=1)
     half = "float16"
-    yield "conv scale bias residual relu", lambda g: conv(
-        g, half, x, w, "scale", "bias", "residual", "relu", padding=1
-    )  # fmt: skip
-    yield "conv 1 x 1 gelu", lambda g: conv(g, half, x, tall, "bias", "gelu")
-    yield "conv stride 2 swish", lambda g: conv(g, half, x, w, "bias", "swish", padding=1, stride=2)
-    yield "conv dilated", lambda g: conv(g, half, x, w, padding=2, dilation=2)
-    yield "conv statistics", lambda g: conv(g, half, x, w, "stats", padding=1)
+    all_steps = ("scale", "bias", "residual", "relu")
+    yield "conv scale bias residual relu", _conv_of(half, x, w, *all_steps, padding=1)
+    yield "conv 1 x 1 gelu", _conv_of(half, x, tall, "bias", "gelu")
+    yield "conv stride 2 swish", _conv_of(half, x, w, "bias", "swish", padding=1, stride=2)
+    yield "conv dilated", _conv_of(half, x, w, padding=2, dilation=2)
+    yield "conv statistics", _conv_of(half, x, w, "stats", padding=1)
     for dtype in (half, "bfloat16"):
         yield f"conv data {dtype}", lambda g, dtype=dtype: conv_data(g, dtype, x, w, padding=1)
         yield f"conv filter {dtype}", lambda g, dtype=dtype: conv_filter(g, dtype, x, w, padding=1)
@@ -191,10 +187,8 @@ def _kinds() -> Iterator[tuple[str, Kind]]:
         for dtype in ("bfloat16", "float32"):
             yield f"{mode} {dtype}", partial(norm, mode=mode, dtype=dtype, shape=(128, 256))
             yield f"{mode} backward {dtype}", partial(norm_backward, mode=mode, dtype=dtype, shape=(128, 256))
-        yield (
-            f"{mode} inference",
-            partial(norm, mode=mode, dtype="bfloat16", shape=(96, 512), training=False),
-        )
+        rows: dict[str, Any] = {"dtype": "bfloat16", "shape": (96, 512)}
+        yield f"{mode} inference", partial(norm, mode=mode, training=False, **rows)
         yield f"{mode} of three axes", partial(norm, mode=mode, dtype=half, shape=(4, 33, 128))
     images: dict[str, Any] = {"dtype": half, "shape": (4, 32, 14, 12)}
     yield "instance norm", partial(norm, mode="instance_norm", **images)
@@ -227,15 +221,11 @@ def _kinds() -> Iterator[tuple[str, Kind]]:
     yield "reduction of rows", lambda g: reduction(g, half, "add", (64, 256), 0)
     plain, grouped = (2, 4, 4, 128, 128, 64), (2, 8, 2, 96, 160, 64)
     for dtype in (half, "bfloat16"):
-        yield f"attention {dtype}", partial(attention, dtype=dtype, sizes=plain)
-        yield f"attention causal {dtype}", partial(
-            attention, dtype=dtype, sizes=plain, causal=True, stats=True
-        )  # fmt: skip
-        yield f"attention backward {dtype}", partial(attention_backward, dtype=dtype, sizes=plain)
-        yield (
-            f"attention backward causal {dtype}",
-            partial(attention_backward, dtype=dtype, sizes=plain, causal=True),
-        )
+        facts: dict[str, Any] = {"dtype": dtype, "sizes": plain}
+        yield f"attention {dtype}", partial(attention, **facts)
+        yield f"attention causal {dtype}", partial(attention, causal=True, stats=True, **facts)
+        yield f"attention backward {dtype}", partial(attention_backward, **facts)
+        yield f"attention backward causal {dtype}", partial(attention_backward, causal=True, **facts)
     yield "attention grouped heads", partial(attention, dtype=half, sizes=grouped, stats=True)
     yield "attention one head of keys", partial(attention, dtype=half, sizes=(2, 8, 1, 64, 64, 128))
     fewer = (2, 4, 2, 96, 160, 64)
@@ -254,14 +244,16 @@ def _kinds() -> Iterator[tuple[str, Kind]]:
     yield "attention backward padded", partial(attention_backward, dtype=half, sizes=plain, padded=True)
     yield "attention padded", partial(attention, dtype=half, sizes=plain, padded=True, stats=True)
     yield "attention scale", partial(attention, dtype=half, sizes=plain, scale=0.3)
-    yield (
-        "attention backward grouped heads",
-        partial(attention_backward, dtype=half, sizes=(2, 8, 2, 128, 128, 64)),
-    )
+    pairs = (2, 8, 2, 128, 128, 64)
+    yield "attention backward grouped heads", partial(attention_backward, dtype=half, sizes=pairs)
 
 
 def _matmul_of(steps: tuple[str, ...]) -> Callable[..., Made]:
     return lambda g, dtype: matmul(g, dtype, 128, 192, 64, *steps)
+
+
+def _conv_of(dtype: str, x: tuple[int, ...], w: tuple[int, ...], *steps: str, **geometry: Any) -> Kind:
+    return lambda g: conv(g, dtype, x, w, *steps, **geometry)
 
 
 def _chain_of(steps: tuple[str, ...]) -> Callable[..., Made]:

@@ -39,6 +39,7 @@ MODULE = "tests.oracle.promises"
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     parser = parser_of(MODULE, __doc__, "5 of each", jobs=1)
+    parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
     parser.add_argument("--list", action="store_true", help="print the sentences")
     options = parser.parse_args(arguments)
     kind = "fakes" if options.fakes else "gpu"
