@@ -261,22 +261,20 @@ def _built(case: GraphCase, device: Device, deterministic: bool | None) -> Run:
     return run
 
 
-def _after(graph: Any, y: Any, what: str) -> Any:
-    return {"": lambda: y, "relu": lambda: graph.relu(y), "square": lambda: y * y, "scale": lambda: y * 0.5}[
-        what
-    ]()
+def _reduced(graph: Any, x: Any, facts: dict[str, Any], *, both: Any) -> tuple[Any, ...]:
+    """Reduce a tensor after an elementwise operation, and return the result of that too if ``both``."""
+    steps = {"": lambda: x, "relu": lambda: graph.relu(x), "square": lambda: x * x, "scale": lambda: x * 0.5}
+    y = steps[facts["after"]]()
+    total = graph.reduce(y, facts["op"], facts["axes"])
+    return (total, y) if both else (total,)
 
 
 def _product(graph: Any, tensors: Any, facts: dict[str, Any]) -> tuple[Any, ...]:
-    y = _after(graph, graph.matmul(tensors["a"], tensors["b"]), facts["after"])
-    total = graph.reduce(y, facts["op"], facts["axes"])
-    return (total, y) if facts["both"] else (total,)
+    return _reduced(graph, graph.matmul(tensors["a"], tensors["b"]), facts, both=facts["both"])
 
 
 def _rows(graph: Any, tensors: Any, facts: dict[str, Any]) -> tuple[Any, ...]:
-    y = _after(graph, tensors["x"], facts["after"])
-    total = graph.reduce(y, facts["op"], facts["axes"])
-    return (total, y) if facts["both"] and facts["after"] else (total,)
+    return _reduced(graph, tensors["x"], facts, both=facts["both"] and facts["after"])
 
 
 def _convolution(graph: Any, tensors: Any, facts: dict[str, Any]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -137,7 +138,7 @@ class Gpu(Device):
 
         return launch
 
-    def _flat(self, laid: Laid, late: bool, before: int = 0) -> Any:
+    def _flat(self, laid: Laid, late: bool) -> Any:
         """Bytes in torch's memory; ``late`` ones are NaN until torch's current stream gets to them."""
         torch = self._library
         host = torch.from_numpy(laid.memory)
@@ -184,11 +185,8 @@ class Gpu(Device):
     def _numba(self, tensor: Tensor, laid: Laid, late: bool) -> Placed:
         import numba.cuda
 
-        flat = self._flat(laid, False)
-        self.settle()
-        interface = Interface(flat, flat.data_ptr() + laid.offset, tensor, laid.strides)
-        array = numba.cuda.as_cuda_array(interface)
-        return Placed(array, lambda: flat.cpu().numpy(), self._rewriting(flat))
+        placed = self._interface(tensor, laid, late)
+        return placed._replace(array=numba.cuda.as_cuda_array(placed.array))
 
     def _jax(self, tensor: Tensor, laid: Laid, late: bool) -> Placed:
         import jax
@@ -227,14 +225,10 @@ class Fakes(Device):
         foreign.shape, foreign.byte_strides, foreign.dtype = tensor.shape, steps, dtype
 
         def read() -> np.ndarray:
-            import ctypes
-
             raw = (ctypes.c_uint8 * len(laid.memory)).from_address(foreign.buffer.handle)
             return np.frombuffer(raw, np.uint8).copy()
 
         def rewrite(memory: np.ndarray) -> None:
-            import ctypes
-
             ctypes.memmove(foreign.buffer.handle, memory.tobytes(), len(memory))
 
         return Placed(foreign, read, rewrite)

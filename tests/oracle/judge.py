@@ -249,10 +249,8 @@ def _elements(tensor: Tensor, laid: Laid, memory: np.ndarray) -> np.ndarray:
 def _untouched(call: Call, operands: Operands, placed: dict[str, Placed]) -> str:
     """Name the first operand that changed although nothing may write it; empty if there is none."""
     for name, laid in operands.laid.items():
-        if name in call.written or name == call.alias:
-            problem = _changed(call.operands[name], laid, placed[name].read(), elements=False)
-        else:
-            problem = _changed(call.operands[name], laid, placed[name].read(), elements=True)
+        only_read = name not in (*call.written, call.alias)
+        problem = _changed(call.operands[name], laid, placed[name].read(), elements=only_read)
         if problem and call.operands[name].origin not in ("negated", "jax"):
             return f"{name} {problem}"
     return ""

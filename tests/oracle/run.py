@@ -91,9 +91,8 @@ def summary(result: Result) -> str:
     lines = [f"{count:>8} {outcome}" for outcome, count in result.outcomes.most_common()]
     for reason, numbers in sorted(result.rejections.items(), key=lambda one: -len(one[1]))[:15]:
         lines.append(f"{len(numbers):>8} not supported (such as {numbers[0]}): {reason}")
-    chosen = "".join(f" --only {name}" for name in result.only) + f" --fakes {result.fakes}" * bool(
-        result.fakes
-    )
+    chosen = "".join(f" --only {name}" for name in result.only)
+    chosen += f" --fakes {result.fakes}" if result.fakes else ""
     for number, call, finding in result.findings:
         command = f"python -m tests.oracle --seed {result.seed} --number {number}{chosen}"
         lines.append(f"FINDING {finding}\n    {call}\n    {command}")
