@@ -14,6 +14,7 @@ from scipy import ndimage, signal, special
 from . import by_loops
 from .answer import GATES, Answer
 from .answer_cases import DRAWS, MODES, ROUNDS, cases, conv_case, solve, value
+from .draw import RECIPES
 from .magnitude import SCALES
 
 TORCH = importlib.util.find_spec("torch") is not None
@@ -33,6 +34,7 @@ def array(*values: Any) -> np.ndarray:
 
 def test_answers_exist_for_the_same_operations() -> None:
     assert set(by_loops.ANSWERS) == set(SCALES) == set(DRAWS)
+    assert set(by_loops.ANSWERS) == {*RECIPES, "dropout_backward"}  # which a call of dropout draws
     if TORCH:
         assert set(by_torch.ANSWERS) == set(by_loops.ANSWERS)
 
