@@ -63,11 +63,10 @@ def batch_norm(
         raise ValueError("running_mean and running_var are needed without training: got None")
     if activation not in (None, "relu"):
         raise ValueError(f"activation must be 'relu' or None: got {activation!r}")
-    if not isinstance(x, Tensor):
-        raise no_tensor("batch_norm_inference", "x", x)
     parameters = [weight, bias, running_mean, running_var]
-    if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *parameters)):
-        wide = x.dtype if x.dtype is torch.float64 else torch.float32  # gradients take no half precision
+    if recorded(x, *parameters):
+        dtype = getattr(x, "dtype", None)  # the operator rejects other objects
+        wide = dtype if dtype is torch.float64 else torch.float32  # gradients take no half precision
         parameters = [one if one.dtype is wide else one.to(wide) for one in parameters]
     y = _batch_norm_inference(x, *parameters, eps)
     y = y if residual is None else y + residual
@@ -154,9 +153,10 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: fl
     -----
     :func:`cudnn_ct.layer_norm`.
     """
-    if not isinstance(x, Tensor):
-        raise no_tensor("layer_norm", "x", x)
-    x = x.contiguous()  # the copy of torch takes less time than that of cuDNN
+    try:
+        x = x.contiguous()  # the copy of torch takes less time than that of cuDNN
+    except AttributeError:
+        raise no_tensor("layer_norm", "x", x) from None
     if recorded(x, weight, bias):
         y: Tensor = _layer_norm(x, weight, bias, eps)[0]
         return y
@@ -184,9 +184,10 @@ def rms_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: floa
     -----
     :func:`cudnn_ct.rms_norm`.
     """
-    if not isinstance(x, Tensor):
-        raise no_tensor("rms_norm", "x", x)
-    x = x.contiguous()
+    try:
+        x = x.contiguous()
+    except AttributeError:
+        raise no_tensor("rms_norm", "x", x) from None
     if recorded(x, weight, bias):
         y: Tensor = _rms_norm(x, weight, bias, eps)[0]
         return y

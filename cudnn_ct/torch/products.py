@@ -164,9 +164,10 @@ def softmax(x: Tensor, dim: int | Sequence[int] = -1, *, log: bool = False) -> T
     -----
     :func:`cudnn_ct.softmax`.
     """
-    if not isinstance(x, Tensor):
-        raise no_tensor("softmax", "x", x)
-    rank = x.dim()
+    try:
+        rank = x.dim()
+    except AttributeError:
+        raise no_tensor("softmax", "x", x) from None
     if type(dim) is int:  # counted from the last axis, because vmap adds axes in front
         return _softmax(x, (dim - rank if dim >= 0 else dim,), "log" if log else "accurate")
     axes = (dim,) if isinstance(dim, int) else dim

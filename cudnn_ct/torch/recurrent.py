@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..shapes.rnn import RNN_GATES
 from ..typing import RNNMode
-from .operators import call, no_tensor, only_kernel, recorded
+from .operators import call, only_kernel, recorded
 
 __all__ = ["RecurrentResult", "rnn"]
 
@@ -76,9 +76,6 @@ def rnn(
         raise ValueError(f"mode must be one of {', '.join(RNN_GATES)}: got {mode!r}")
     if c0 is not None and mode != "lstm":
         raise ValueError(f"c0 is for 'lstm' only: got mode={mode!r}")
-    for operand, one in (("x", x), *((f"weights[{i}]", weight) for i, weight in enumerate(weights))):
-        if not isinstance(one, Tensor):
-            raise no_tensor("rnn", operand, one)
     directions, hidden = 1 + bidirectional, int(weights[0].shape[0]) // len(RNN_GATES[mode])
     output = int(weights[1].shape[1])
     matrices, biases = ([one for one in weights if (one.dim() == 1) == flat] for flat in (False, True))

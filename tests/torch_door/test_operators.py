@@ -217,14 +217,28 @@ def test_vmap_joins_samples_or_maps_weights(door: FakeCudnn) -> None:
         (lambda: ctt.rms_norm(3, torch.empty(1)), TypeError, "rms_norm: x is not a Tensor: got int"),
         (lambda: ctt.batch_norm(3, *(torch.ones(1, requires_grad=True) for _ in range(4))), TypeError,
          "batch_norm_inference: x is not a Tensor: got int"),
-        (lambda: ctt.rnn(torch.empty(5, 2, 3), [torch.empty(4, 3), None]), TypeError,
-         r"rnn: weights\[1\] is not a Tensor: got NoneType"),
         (lambda: ctt.fuse(F.relu), TypeError, "model is not a torch.nn.Module: got function"),
     ],
 )  # fmt: skip
 def test_errors_name_the_operand(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "target"),
+    [
+        (lambda x: ctt.softmax(x), "softmax"),
+        (lambda x: ctt.layer_norm(x, torch.ones(4)), "layer_norm_inference"),
+        (lambda x: ctt.rms_norm(x, torch.ones(4)), "rms_norm_inference"),
+        (lambda x: ctt.batch_norm(x, *(torch.ones(4) for _ in range(4))), "batch_norm_inference"),
+        (lambda x: ctt.conv(x, torch.ones(1, 4, 3)), "conv"),
+    ],
+)
+def test_calls_are_traced_by_fx(call: Any, target: str) -> None:
+    """A traced operand is not a tensor, but has `__torch_function__`."""
+    graph = torch.fx.symbolic_trace(call).graph
+    assert f"cudnn_ct.{target}.default" in [str(node.target) for node in graph.nodes]
 
 
 def test_a_gradient_that_cudnn_lacks_is_an_error_when_it_is_needed(door: FakeCudnn) -> None:
