@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def has_gpu() -> bool:
 
 # The fakes keep device memory on the host, and pointers are numbers above 2**32. The heap of a Python that is
 # not position-independent, such as Debian's, is below: malloc in pytest-xdist's processes maps memory there.
-# Where engines are compiled and libraries loaded, this takes five times as long.
+# On a GPU, tests that compile engines and load libraries take five times as long with it.
 if not has_gpu() and ctypes.addressof(ctypes.create_string_buffer(4096)) < 2**32:
     os.environ |= {"MALLOC_MMAP_THRESHOLD_": "1", "MALLOC_MMAP_MAX_": str(10**8)}
 
@@ -235,31 +235,24 @@ class GpuRecorder:
         self.sources = self.tool.hash_sources()  # of the sources that run
         self.seconds: dict[str, float] = {}
         self.outcomes: dict[str, str] = {}
+        replays = self.tool.replays_are_on()
+        self.journal = path.with_suffix(JOURNALS[replays])
+        known = read_journal(path, replays=replays) if os.environ.get(self.tool.MODE) else None
+        self.earlier = known or {}  # the tests of the journal before this run, which adds to it
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not _of_the_tier(report):
             return
+        if not self.outcomes and not self.earlier:
+            self.journal.write_text(f"{self.sources}\n")
         test = report.nodeid
         self.seconds[test] = self.seconds.get(test, 0) + report.duration
         if self.outcomes.get(test, "passed") == "passed":
             self.outcomes[test] = report.outcome
         if report.when == "teardown":
             replayed = ("replayed", True) in map(tuple, report.user_properties)
-            self._write_outcome(test, "replayed" if replayed else "-")
-
-    @cached_property
-    def earlier(self) -> dict[str, tuple[str, bool]]:
-        """The tests of the journal before this run, which adds to it or begins a new one."""
-        more, replays = os.environ.get(self.tool.MODE), self.tool.replays_are_on()
-        if (known := read_journal(self.path, replays=replays) if more else None) is None:
-            self.path.with_suffix(JOURNALS[replays]).write_text(f"{self.sources}\n")
-        return known or {}
-
-    def _write_outcome(self, test: str, replayed: str) -> None:
-        """Write an outcome at once, so that the test need not run again if this run is interrupted."""
-        self.earlier  # noqa: B018 - begins the journal
-        with self.path.with_suffix(JOURNALS[self.tool.replays_are_on()]).open("a") as file:
-            file.write(f"{self.outcomes[test]} {replayed} {test}\n")
+            with self.journal.open("a") as file:  # at once: this run may be interrupted
+                file.write(f"{self.outcomes[test]} {'replayed' if replayed else '-'} {test}\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         counts = {"skipped": 0, "passed": 0, "failed": 0}

@@ -124,7 +124,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def running(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
+    """Return whether a process runs; one that has ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
