@@ -104,11 +104,10 @@ SPEED = (
     *((name, LAYERS, "layers", name, OVER_TORCH) for name in ("pooling", "batch normalisation")),
     *(
         (name, PERFORMANCE, "short", name, SHORT)
-        for name in ("softmax", "reduction", "activation", "add and multiply", "dropout")
-    ),
-    *(
-        (name, PERFORMANCE, "short", name, SHORT)
-        for name in ("product + bias + gelu / eager", "norms of 3,000 elements")
+        for name in (
+            *("softmax", "reduction", "activation", "add and multiply", "dropout"),
+            *("product + bias + gelu / eager", "norms of 3,000 elements"),
+        )
     ),
 )
 
@@ -145,7 +144,7 @@ def speed() -> str:
     return bars("GPU time relative to PyTorch", ("GPU time relative to PyTorch (geometric mean)",), found)
 
 
-WIDTH, STEP, TOP, NUMBERS = 760, 15, 44, 44  # pixels; the numbers have a column at the right
+WIDTH, STEP, TOP, NUMBERS = 760, 15, 44, 44  # pixels; a number has room behind the longest bar
 LETTER = 6.6  # width of a letter of a label, which is at most this in common fonts
 MOST = 2.5  # ratios above are drawn as long as this one, and their bars are cut
 
