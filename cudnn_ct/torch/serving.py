@@ -136,6 +136,8 @@ def report() -> Report:
 
 # --- calls of a mode ---------------------------------------------------------------------------------------
 
+_UNFLATTEN = torch.Tensor.unflatten  # calls a method of its superclass, which torch.compile does not trace
+
 
 class _Serving(Mode):
     """The mode that serves."""
@@ -146,6 +148,8 @@ class _Serving(Mode):
         kwargs = kwargs or {}
         rule = RULES.get(func)
         if rule is None or rule[0] in self.block.skip:
+            if func is _UNFLATTEN and _is_compiling():
+                return args[0].unflatten(*args[1:], **kwargs)
             return func(*args, **kwargs)
         if _is_compiling():
             return _traced(func, rule[1], args, kwargs)

@@ -294,6 +294,12 @@ def test_a_model_compiled_in_a_block_has_the_operators(cpu: None) -> None:
     assert any(programs.have("batch_norm_training"))
 
 
+def test_methods_of_tensors_in_python_are_compiled_in_a_block(cpu: None) -> None:
+    compiled = torch.compile(lambda x: (2 * x).unflatten(-1, (2, -1)), backend="eager", fullgraph=True)
+    with ctt.enable():
+        assert compiled(torch.ones(3, 6)).shape == (3, 2, 3)
+
+
 def test_operations_are_counted_as_without_a_block(serves: Any) -> None:
     model, x = nn.Conv2d(4, 4, 3), torch.randn(2, 4, 8, 8)
     with FlopCounterMode(display=False) as expected:
