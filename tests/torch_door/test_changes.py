@@ -111,7 +111,7 @@ def test_results_of_pooling_may_be_changed_in_place(cpu: None, kind: Any, backen
     model = layers if backend is None else torch.compile(layers, backend=backend)
     with ctt.enable() as block:
         found = torch.autograd.grad(model(x).square().sum(), list(layers.parameters()))
-    assert block.report().served["pool"] == (backend is None)
+    assert block.report().served["pool"] == (backend != "aot_eager")
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 

@@ -254,7 +254,10 @@ def test_threads_do_not_let_a_group_rest_for_ever() -> None:
     assert sum(awake) >= 8 * 5000 // (8 * (faster.BETWEEN + 1))
 
 
-def test_a_compiled_program_keeps_the_operators_of_a_group_that_rests(slow_x: None) -> None:
+def test_a_compiled_program_keeps_the_operators_of_a_group_that_rests(
+    slow_x: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_JOINED_BY_TORCH", ())
     programs = Programs()
     compiled = torch.compile(lambda x: F.softmax(x, 1) + 1, backend=programs, fullgraph=True)
     block, expected = ctt.enable(rebind=True), F.softmax(Y, 1) + 1

@@ -285,13 +285,20 @@ def test_a_decorated_function_is_served_each_time(cpu: None) -> None:
     assert decorator.report().served == {"softmax": 3}, str(decorator.report())
 
 
-def test_a_model_compiled_in_a_block_has_the_operators(cpu: None) -> None:
+@pytest.fixture
+def serves_all_in_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled programs have the operators of groups that torch.compile joins with other calls, too."""
+    monkeypatch.setattr(serving, "_JOINED_BY_TORCH", ())
+
+
+def test_a_model_compiled_in_a_block_has_operators_of_convolutions_only(cpu: None) -> None:
     programs = Programs()
     model, x = Block().to("meta"), torch.empty(2, 3, 8, 8, device="meta")
     with ctt.enable():
         torch.compile(model, backend=programs, fullgraph=True)(x)
-    assert any(programs.have("conv"))
-    assert any(programs.have("batch_norm_training"))
+    assert all(map(any, map(programs.have, ("conv", "conv_transpose"))))
+    others = ("batch_norm_training", "instance_norm", "layer_norm", "pool", "softmax")
+    assert not any(map(any, map(programs.have, others)))
 
 
 def test_methods_of_tensors_in_python_are_compiled_in_a_block(cpu: None) -> None:
@@ -327,6 +334,7 @@ class Resizing(nn.Module):
         return self.rows(F.adaptive_avg_pool2d(x, 1).flatten(1)).softmax(1)
 
 
+@pytest.mark.usefixtures("serves_all_in_programs")
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("axes", [(0,), (2, 3), (0, 2, 3)])
 def test_exported_models_have_symbolic_sizes(serves: Any, axes: tuple[int, ...], strict: bool) -> None:
@@ -345,6 +353,7 @@ def test_exported_models_have_symbolic_sizes(serves: Any, axes: tuple[int, ...],
             torch.testing.assert_close(program.module()(y), model(y), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.usefixtures("serves_all_in_programs")
 def test_a_program_is_compiled_once_for_symbolic_sizes(cpu: None) -> None:
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
@@ -366,6 +375,7 @@ def test_skip_rejects_unknown_groups() -> None:
         ctt.enable(skip=["convs"])
 
 
+@pytest.mark.usefixtures("serves_all_in_programs")
 def test_a_model_compiled_before_is_compiled_again_in_a_block(cpu: None) -> None:
     programs, x = Programs(), torch.empty(2, 3, 8, 8, device="meta")
     compiled = torch.compile(lambda x: F.softmax(x, 1), backend=programs, fullgraph=True)
@@ -486,6 +496,7 @@ def test_methods_of_tensors_are_left_to_torch_in_compiled_programs(cpu: None) ->
     assert block.report().served == {"softmax": 1}  # the expected values
 
 
+@pytest.mark.usefixtures("serves_all_in_programs")
 def test_a_compiled_program_obeys_the_block_of_its_thread(cpu: None) -> None:
     programs, x = Programs(), torch.empty(2, 3, device="meta")
     compiled = torch.compile(lambda x: F.softmax(x, 1), backend=programs, fullgraph=True)
