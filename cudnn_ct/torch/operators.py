@@ -208,6 +208,10 @@ class _Operators:
     broadcast_to = staticmethod(torch.broadcast_to)
     gelu_backward = staticmethod(torch.ops.aten.gelu_backward)
 
+    @staticmethod
+    def conv_backward_bias(dy: Any) -> Any:
+        return dy.sum((0, *range(2, dy.dim())))  # torch.compile joins it with what it reads
+
     def __getattr__(self, name: str) -> Any:
         run, row = call(name), ROWS[name]
 
