@@ -24,6 +24,7 @@ from cudnn_ct.plans.program import scalar_type
 from cudnn_ct.plans.wrappers import zero_results
 from cudnn_ct.shapes.specs import TensorSpec
 from cudnn_ct.shapes.tensor import OpTensorProblem, ReduceProblem
+from cudnn_ct.typing import ReduceOp
 from tests.both.tensors import integers
 from tests.layers import Tensor, compare
 
@@ -207,6 +208,27 @@ def test_reduce_gives_only_aligned_memory_to_kernels_that_need_it(
         compare(ct.reduce(x, axis=axes), ct.reference.reduce(x.numpy(), axis=axes), exact=True)
     ct.reduce(x, op="norm1", axis=0)
     assert len(graph_runs) == graphs
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "op", "graph"),
+    [
+        ((2**15, 3), 0, "add", False),
+        ((2**15 + 2, 3), 0, "add", True),
+        ((2**15 + 2, 1), 0, "add", False),
+        ((2**13, 3), 0, "norm1", False),
+        ((2**13 + 2, 3), 0, "norm1", True),
+        ((2**14,), 0, "norm1", False),
+        ((2, 2**17), 1, "add", True),
+    ],
+)
+def test_reductions_of_many_terms_to_few_results_are_graphs(
+    fake: FakeCudnn, shape: tuple[int, ...], axis: int, op: ReduceOp, graph: bool
+) -> None:
+    """Calls add the terms of a result one after another; the smaller the result, the slower they are."""
+    fake.engines, x = True, integers(shape)
+    compare(ct.reduce(ct.asarray(x), op=op, axis=axis), ct.reference.reduce(x, op=op, axis=axis), exact=True)
+    assert bool(fake.executed) == graph
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,18 @@ def test_reduce_by_graphs_equals_reference(monkeypatch: pytest.MonkeyPatch, op: 
                 assert "graph" in chosen(), chosen()
 
 
+@pytest.mark.parametrize("op", ["add", "average", "norm1", "norm2", "amax", "max", "min"])
+@pytest.mark.parametrize(("shape", "axis"), [((9000, 2), 0), ((40_000, 5), 0), ((3, 65_536), 1)])
+def test_many_terms_of_few_results(op: str, shape: tuple[int, ...], axis: int) -> None:
+    """Each reduction but that to one number is a graph, unless no engine has its form."""
+    for dtype in HALF_AND_SINGLE:
+        values = integers(shape, dtype, 2)
+        got = ct.reduce(place(values), op=op, axis=axis)
+        compare(got, ct.reference.reduce(values, op=op, axis=axis), exact=op in ("max", "min", "amax"))
+        if op in ("norm1", "norm2", "amax"):
+            assert "graph" in chosen(), chosen()
+
+
 @pytest.mark.parametrize("op", ["add", "norm2", "max", "min", "amax"])
 @pytest.mark.parametrize("axes", [0, 1, None])
 @pytest.mark.parametrize("shape", [(256, 64), (129, 1000), (40, 3)])
@@ -112,6 +124,8 @@ SUMS = [
     ),
     *(((3, length, 40), 1) for length in (2, 49, 67, 200, 500, 3136, 8191, 8192)),
     *(((70_001, 9, 8), 1), ((3000, 192, 40), 1), ((2, 9, 70_001), 1), ((2, 300, 3), 1)),
+    *(((length, columns), 0) for length, columns in ((40_000, 2), (131_072, 7), (262_145, 3), (33_001, 31))),
+    *(((2, 2**18), 1), ((3, 5, 2**16), (0, 2)), ((16, 2**15, 3), (0, 1))),
 ]
 
 

@@ -24,12 +24,11 @@ from .._documented import documented
 from .._formulas import DTYPES_OF_ENGINES, Formulas, Matrix, Term, in_slices, matrix_of, pointwise, total
 from .._implementations import IGNORES_NAN, Implementation, Split, by_engines, of_problem
 from .._operation import Operation
-from .plans import graph_reduction, legacy_reduction
+from .plans import LONG, graph_reduction, legacy_reduction, to_channels
 
 # Thresholds from measurements on GPUs.
 MANY = 2**14  # rows; above this, pooling is faster for rows of up to SHORT elements
 SHORT = 64  # elements per row
-LONG = 2**15  # elements; above this, a single thread block is slower than the alternatives
 FEW = 64  # images; cudnnConvolutionBackwardBias reads the images of a channel one after another
 WARP = 64  # elements; adjacent elements of this number are read fast
 PART = (8, 64)  # min and max number of elements of a long column that are summed in a first pass
@@ -61,21 +60,15 @@ def channel_sum(problem: ReduceProblem) -> Plan | None:
         case _ if dtype == "bfloat16":
             return None
         case (False,), (length,):
-            return _to_channels((1, 1, length, 1), dtype, "nchw", factor) if length <= LONG else None
+            return to_channels((1, 1, length, 1), dtype, "nchw", factor) if length <= LONG else None
         case (False, True), (length, channels):
-            return _to_channels((1, channels, length, 1), dtype, "nhwc", factor)
+            return to_channels((1, channels, length, 1), dtype, "nhwc", factor)
         case (False, True, False), (images, channels, length):
             return _channels(images, channels, length, dtype, factor)
     return None
 
 
 # --- one call ----------------------------------------------------------------------------------------------
-
-
-def _to_channels(shape: tuple[int, ...], dtype: str, layout: Layout, factor: float) -> CallPlan:
-    """``cudnnConvolutionBackwardBias``: per-channel sums."""
-    dy, db = TensorSpec.packed(shape, dtype, layout), TensorSpec.packed((1, shape[1], 1, 1), dtype)
-    return CallPlan("cudnnConvolutionBackwardBias", (), [(0, dy)], db, factor)
 
 
 def _pooled(shape: tuple[int, ...], dtype: str, layout: Layout, factor: float) -> CallPlan:
@@ -94,7 +87,7 @@ def _pooled(shape: tuple[int, ...], dtype: str, layout: Layout, factor: float) -
 
 def _rows(rows: int, length: int, dtype: str, factor: float) -> Plan:
     if dtype != "bfloat16" and (length > SHORT or rows <= MANY):
-        return _to_channels((1, rows, length, 1), dtype, "nchw", factor)
+        return to_channels((1, rows, length, 1), dtype, "nchw", factor)
     channels = gcd(rows, WARP)
     if length <= SHORT:
         return _pooled((rows // channels, channels, length, 1), dtype, "nchw", factor)
@@ -105,11 +98,11 @@ def _rows(rows: int, length: int, dtype: str, factor: float) -> Plan:
 def _channels(images: int, channels: int, length: int, dtype: str, factor: float) -> Plan | None:
     """Sum per channel in one call, or each image first and then over images."""
     if images <= FEW and images * length <= LONG:
-        return _to_channels((images, channels, length, 1), dtype, "nchw", factor)
+        return to_channels((images, channels, length, 1), dtype, "nchw", factor)
     if dtype in _HALF:
         return None
     first = _rows(images * channels, length, dtype, 1.0)
-    second = _to_channels((1, channels, images, 1), dtype, "nhwc", factor)
+    second = to_channels((1, channels, images, 1), dtype, "nhwc", factor)
     return _two_pass(first, images * channels, second, dtype)
 
 
