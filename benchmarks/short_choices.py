@@ -86,7 +86,7 @@ def plan_after(call: Callable[[], Any]) -> str:
     import cudnn_ct as ct
 
     call()
-    return ct.last_plan().describe().partition("\n")[0]
+    return ct.last_plan().plan.partition("\n")[0]
 
 
 def transposed(*, rounds: int, seed: int, **_: Any) -> Iterator[Row]:
