@@ -134,7 +134,7 @@ def as_cudnn_error(error: Exception, doing: str) -> CudnnError:
     """Convert an exception of cuda.core, its bindings or its path finder."""
     text = " ".join(str(error).split())
     if type(error).__name__ == "DynamicLibNotFoundError" and "cuda" in text:
-        return NotInitializedError(
+        return _no_gpu(
             "no CUDA driver: libcuda.so.1 was not found. Install the NVIDIA driver, or start the "
             "container with access to the GPU"
         )
@@ -143,20 +143,28 @@ def as_cudnn_error(error: Exception, doing: str) -> CudnnError:
 
 def _failed(doing: str, text: str, stream: Hashable = None) -> CudnnError:
     if "NO_DEVICE" in text:
-        return NotInitializedError("the CUDA driver shows no device; check CUDA_VISIBLE_DEVICES")
+        return _no_gpu("the CUDA driver shows no device; check CUDA_VISIBLE_DEVICES")
     if "CUDA_ERROR_NOT_INITIALIZED" in text:  # after a fork, if another library had initialized the driver
         return NotInitializedError(
             f"{doing} failed: {text}. CUDA does not survive a fork: if this process was forked from one that "
             f"used it, {_FORK_ADVICE}"
         )
     if "INSUFFICIENT_DRIVER" in text or "SYSTEM_DRIVER_MISMATCH" in text:
-        return NotInitializedError(f"the CUDA driver is too old for the installed cuda-python: {text}")
+        return _no_gpu(f"the CUDA driver is too old for the installed cuda-python: {text}")
     if "CUDA_ERROR" not in text:
-        return NotInitializedError(f"{doing} failed: {text}")
+        return _no_gpu(f"{doing} failed: {text}")
     error = ExecutionFailedError(f"{doing} failed: {text}")
     if any(f"CUDA_ERROR_{fault}" in text for fault in _STICKY_ERRORS):
         add_launch_history(error, stream)
     return error
+
+
+def _no_gpu(reason: str) -> CudnnError:
+    """Return the error of a call that needs a GPU, with what works without one in a second line."""
+    return NotInitializedError(
+        f"{reason}\nWithout a GPU, calls in a block `with ct.record_plans(shapes_only=True):` check their "
+        "arguments and return arrays with shapes and dtypes only."
+    )
 
 
 # --- forks -------------------------------------------------------------------------------------------------

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ from cudnn_ct import _lib
 from cudnn_ct.array_shapes import only_shapes
 from cudnn_ct.cli import compile_child
 from cudnn_ct.cli.output import words_of
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda.driver import driver
 from cudnn_ct.errors import LibraryNotFoundError, NotInitializedError
 
 
@@ -50,6 +55,23 @@ def test_errors_of_arrays_on_shapes_name_the_public_type() -> None:
             float(x)
 
 
+class DynamicLibNotFoundError(Exception):
+    """The error of CUDA's path finder for a missing driver."""
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise DynamicLibNotFoundError("libcuda.so.1")
+
+    bindings = ModuleType("cuda.bindings")
+    monkeypatch.setattr(bindings, "__getattr__", missing, raising=False)
+    monkeypatch.setitem(sys.modules, bindings.__name__, bindings)
+    driver.cache_clear()
+    streams.device_count.cache_clear()
+    streams.default_stream.cache_clear()
+
+
 def test_calls_that_need_a_gpu_say_so_on_shapes() -> None:
     def fail() -> None:
         raise NotInitializedError("importing cuda.bindings failed")
@@ -58,6 +80,24 @@ def test_calls_that_need_a_gpu_say_so_on_shapes() -> None:
         fail()
     assert caught.traceback[-1].name == "fail"
     assert "importing" in str(caught.value.__cause__)
+
+
+@pytest.mark.usefixtures("no_driver")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ct.zeros((2,)),
+        lambda: ct.asarray([1, 2]),
+        lambda: ct.DropoutState(0.5),
+        lambda: ct.capture(lambda: ct.zeros(2))(),
+        ct.synchronize,
+    ],
+)
+def test_calls_without_a_driver_name_what_works_without_a_gpu(call: Callable[[], object]) -> None:
+    words = r"^no CUDA driver: .*\n.* `with ct\.record_plans\(shapes_only=True\):`"
+    with pytest.raises(NotInitializedError, match=words):
+        call()
+    assert "\n" not in ct.available().reason
 
 
 def test_training_pass_of_a_network_cannot_run_on_shapes() -> None:
