@@ -12,7 +12,8 @@ from .cuda.array_key import view_key
 from .cuda.stream import LEGACY_DEFAULT, Stream
 from .cuda.typed_memory import TypedMemory
 from .dtypes import as_dtype
-from .errors import NotInitializedError
+from .errors import NotInitializedError, not_on_shapes
+from .errors import on_shapes as _active
 from .shapes.checks import as_element
 from .shapes.specs import ALIGNMENT, TensorSpec, nearest_layout
 from .typing import DTypeLike, Layout, StreamLike
@@ -25,8 +26,7 @@ _POINTER = ALIGNMENT << 16  # an aligned address that nothing reads
 
 _address: Any = vars(TypedMemory)["pointer"]  # the descriptor of the slot, which ShapeArray hides
 
-# Whether calls run on shapes only, and whether their graphs are recorded then.
-_active: ContextVar[bool] = ContextVar("only_shapes", default=False)
+# Whether the graphs of calls that run on shapes only are recorded.
 _records: ContextVar[bool] = ContextVar("records_shapes", default=True)
 
 
@@ -49,6 +49,8 @@ class ShapeArray(DeviceArray):
     @property
     def pointer(self) -> int:  # as of closed arrays, no call may use it
         """Raise NotInitializedError: a kernel that read the address would end the CUDA context."""
+        if _active.get():
+            raise not_on_shapes()
         raise NotInitializedError(
             f"this DeviceArray of shape {self.shape} has no memory: it was made on shapes, in a block of "
             "record_plans; make it outside of the block"
@@ -106,22 +108,15 @@ def only_shapes(*, record: bool = True) -> Iterator[None]:
 
     Without ``record``, nothing is planned: calls check their arguments and return shapes.
 
-    Raises NotInitializedError for a call in the block that needs a GPU, with the frames of that call.
+    A call in the block that needs a GPU raises `errors.not_on_shapes`.
     """
-    try:
-        with set_active(True, record=record):
-            yield
-    except NotInitializedError as error:
-        if "on shapes" in str(error):
-            raise
-        raise NotInitializedError(
-            "this call needs a GPU and cannot run on shapes; leave it out where only graphs are recorded"
-        ).with_traceback(error.__traceback__) from error
+    with set_active(True, record=record):
+        yield
 
 
 @contextmanager
 def set_active(active: bool, *, record: bool = False) -> Iterator[None]:
-    """Let calls in a block of this thread run on shapes only, unrecorded, or not; errors stay as they are."""
+    """Let calls in a block of this thread run on shapes only, unrecorded, or not."""
     before = _active.set(active), _records.set(record)
     try:
         yield

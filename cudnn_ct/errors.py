@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import NamedTuple
 
@@ -323,6 +324,29 @@ def caller() -> Caller:
     if frame is None:
         return Caller()
     return Caller(outermost, f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+
+
+# Whether calls run on shapes only, in a block of `array_shapes.only_shapes`; those that need a GPU raise.
+on_shapes: ContextVar[bool] = ContextVar("only_shapes", default=False)
+# How messages name the callers of `not_on_shapes`, and the calls that take their place.
+_ON_SHAPES = {
+    "CapturedFunction": ("a function of ct.capture", "call the function itself"),
+    "ConvPlan": ("a ConvPlan", "call the operation itself"),
+    "conv_bias_activation_plan": ("conv_bias_activation_plan", "call conv_bias_activation instead"),
+    "conv_plan": ("conv_plan", "call conv instead"),
+}
+
+
+def not_on_shapes(reason: str = "", instead: str = "leave it out") -> NotInitializedError:
+    """Return the error of the running operation, which cannot run on shapes."""
+    name = caller().operation.removesuffix(".__init__") or "this call"
+    name, instead = _ON_SHAPES.get(name, (name, instead))
+    kind, _, method = name.rpartition(".")
+    name = f"DeviceArray.{method}" if kind in ("ShapeArray", "TypedMemory") else name
+    return NotInitializedError(
+        f"{name} needs a GPU and cannot run on shapes{reason and f': {reason}'}; in a block of "
+        f"record_plans(shapes_only=True), {instead}"
+    )
 
 
 def caller_from(text: str) -> Caller:

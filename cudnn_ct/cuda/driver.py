@@ -17,7 +17,8 @@ from importlib import import_module
 from time import monotonic, sleep
 from typing import Any
 
-from ..errors import PACKAGES, CudnnError, ExecutionFailedError, NotInitializedError
+from ..errors import PACKAGES, CudnnError, ExecutionFailedError, NotInitializedError, not_on_shapes
+from ..errors import on_shapes as on_shapes
 from .launch_log import add_launch_history
 
 _NATIVE_VERSION = 12000  # of the interfaces that `native` returns
@@ -161,6 +162,8 @@ def _failed(doing: str, text: str, stream: Hashable = None) -> CudnnError:
 
 def _no_gpu(reason: str) -> CudnnError:
     """Return the error of a call that needs a GPU, with what works without one in a second line."""
+    if on_shapes.get():
+        return not_on_shapes()
     return NotInitializedError(
         f"{reason}\nWithout a GPU, calls in a block `with ct.record_plans(shapes_only=True):` check their "
         "arguments and return arrays with shapes and dtypes only."

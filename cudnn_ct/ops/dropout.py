@@ -17,7 +17,7 @@ from ..cuda import memory as memories
 from ..cuda import recording
 from ..cuda import stream as streams
 from ..descriptors import TensorDescriptor
-from ..errors import NotInitializedError
+from ..errors import not_on_shapes
 from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
 from ..plans.program import ArgumentTemplate, FunctionPlan, PointerSlot
@@ -230,7 +230,7 @@ def dropout(
     _check_state(state)
     recording.refuse("dropout, whose random state each call changes,")
     if array_shapes.active():
-        raise NotInitializedError("the mask of a dropout is memory of a GPU")
+        raise not_on_shapes("the mask of a dropout is memory of a GPU")
     y_out, mask = result_slots(out, DropoutResult._fields)
     if mask is not None:
         _check_mask(mask, state)

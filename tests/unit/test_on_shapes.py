@@ -19,7 +19,7 @@ from cudnn_ct.cli import compile_child
 from cudnn_ct.cli.output import words_of
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.driver import driver
-from cudnn_ct.errors import LibraryNotFoundError, NotInitializedError
+from cudnn_ct.errors import LibraryNotFoundError, NotInitializedError, VersionMismatchError
 
 
 def test_programs_on_shapes_are_available_and_need_not_wait() -> None:
@@ -72,14 +72,48 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     streams.default_stream.cache_clear()
 
 
-def test_calls_that_need_a_gpu_say_so_on_shapes() -> None:
-    def fail() -> None:
-        raise NotInitializedError("importing cuda.bindings failed")
+def double(x: Any) -> Any:
+    return ct.add(x, x)
 
-    with pytest.raises(NotInitializedError, match="cannot run on shapes") as caught, only_shapes():
-        fail()
-    assert caught.traceback[-1].name == "fail"
-    assert "importing" in str(caught.value.__cause__)
+
+def train(x: Any) -> Any:
+    network = ct.RNN("lstm", 8, 4)
+    return network.forward(x[0], ct.zeros((network.weight_size,)), training=True)
+
+
+# Calls that cannot run on shapes, their names in messages, and the advice.
+ONLY_ON_A_GPU: dict[str, tuple[Callable[[Any, Any], object], str]] = {
+    "conv_plan": (ct.conv_plan, "call conv instead"),
+    "conv_bias_activation_plan": (
+        lambda x, w: ct.conv_bias_activation_plan(x, w, w[0, :, 0, 0]),
+        "call conv_bias_activation instead",
+    ),
+    "conv_algorithms": (ct.conv_algorithms, "leave it out"),
+    "a function of ct.capture": (lambda x, _: ct.capture(double)(x), "call the function itself"),
+    "DropoutState": (lambda *_: ct.DropoutState(0.5), "leave it out"),
+    "ctc_loss": (lambda x, _: ct.ctc_loss(x[0], [1] * 8, [1] * 8, [4] * 8), "leave it out"),
+    "RNN.forward": (lambda x, _: train(x), "pass training=False"),
+    "DeviceArray.pointer": (lambda x, _: x.pointer, "leave it out"),
+    "DeviceArray.__dlpack__": (lambda x, _: x.__dlpack__(), "leave it out"),
+}
+
+
+@pytest.mark.usefixtures("no_driver")
+@pytest.mark.parametrize("name", ONLY_ON_A_GPU)
+def test_calls_that_need_a_gpu_say_so_on_shapes(name: str) -> None:
+    call, advice = ONLY_ON_A_GPU[name]
+    words = rf"^{name} needs a GPU and cannot run on shapes(: .*)?; in .*\(shapes_only=True\), {advice}$"
+    with ct.record_plans(shapes_only=True):
+        x, w = ct.zeros((4, 8, 8, 8)), ct.zeros((4, 8, 3, 3))
+        with pytest.raises(NotInitializedError, match=words):
+            call(x, w)
+    with pytest.raises(NotInitializedError, match=words), ct.record_plans():
+        call(x, w)
+
+
+def test_other_errors_within_a_block_on_shapes_stay_as_they_are() -> None:
+    with pytest.raises(VersionMismatchError, match=r"^too old$"), ct.record_plans(shapes_only=True):
+        raise VersionMismatchError("too old")
 
 
 @pytest.mark.usefixtures("no_driver")

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from ... import array_shapes
 from ...array import DeviceArray
-from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
+from ...errors import (
+    AllocationError,
+    BadParamError,
+    NotInitializedError,
+    NotSupportedError,
+    not_on_shapes,
+)
 from ...shapes.checks import as_bool, result_slots
 from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
@@ -41,7 +47,7 @@ class RNNReserve:
 
     def __init__(self, owner: HasNetwork, state: RNNState) -> None:
         if array_shapes.active():
-            raise NotInitializedError("the reserve of a training pass is memory of a GPU")
+            raise not_on_shapes("the reserve of a training pass is memory of a GPU", "pass training=False")
         self._owner = owner
         self._call = state.call
         self._algorithm = state.algorithm
