@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from .._cache_files import replace_file
 from ..errors import NotSupportedError, caller
 from ..plans.base import missing_last
+from ..shapes.specs import TensorSpec
 from .attributes import graph_from_json, graph_text, graph_to_json
 from .offline import ShapesOnly
 from .operations import Graph
@@ -152,10 +153,12 @@ def note_entry(entry: StoredPlan) -> None:
         recording.plans[entry.key] = entry
 
 
-def unplanned(call: str, reason: str) -> None:
-    """Record a call that has no graph."""
+def unplanned(problem: Any, reason: str) -> None:
+    """Record a call that has no graph, with the names of public arguments."""
+    text = in_public_names(problem)
+    call = ": ".join(filter(None, (str(caller()), text)))  # a file of calls has no lines
     for recording in list(_recordings):
-        recording.skipped[call] = reason
+        recording.skipped[call] = reason.replace(str(problem), text)
 
 
 def rejected(skipped: Mapping[str, str]) -> dict[str, str]:
@@ -243,3 +246,36 @@ def _requests_of(rows: Any) -> list[PlanRequest]:
         )
         for row in rows
     ]
+
+
+# --- calls in public names ---------------------------------------------------------------------------------
+
+# Arguments for fields of problems and of their parameters; empty for fields that no argument sets.
+_ARGUMENTS = {
+    **dict.fromkeys(("aligned", "compute", "longest", "scaled", "tensor_cores", "unproven"), ""),
+    **{f"starts_{name}": f"offsets of {name}" for name in ("q", "k", "v", "y", "stats")},
+    **{"left": "window left", "right": "window right", "corner": "window from"},  # of a band
+    **{"LRNSpec.alpha": "lrn_alpha", "LRNSpec.beta": "lrn_beta"},
+    **{"axes": "axis", "c": "out", "elements": "count", "next_mean": "new running_mean"},
+    **{"next_var": "new running_var", "page_table_v": "page_table of v"},
+    **{"saved_stats": "stats", "saved_y": "y", "z": "residual"},
+}
+
+
+def in_public_names(problem: Any) -> str:
+    """Return the text of a problem with the names of public arguments."""
+    text = str(problem)
+    for field, value in getattr(problem, "_asdict", dict)().items():
+        shown = "".join(f", {argument}" for argument in _arguments(field, value))
+        text = text.replace(f", {field} {value}", shown, 1)
+    return text
+
+
+def _arguments(field: str, value: Any, owner: str = "") -> list[str]:
+    """Return the arguments that a field has, with their values: each of those in a tuple of parameters."""
+    if hasattr(value, "_asdict") and not isinstance(value, TensorSpec):
+        kind = type(value).__name__
+        return [text for inner, one in value._asdict().items() for text in _arguments(inner, one, kind)]
+    name = _ARGUMENTS.get(f"{owner}.{field}", _ARGUMENTS.get(field, field))
+    shown = tuple(value) if isinstance(value, range) else value
+    return [f"{name} {shown}"] if name and value not in (None, "") else []

@@ -18,7 +18,7 @@ from ..context import Context
 from ..cuda import stream as streams
 from ..cuda.array_key import array_key
 from ..cuda.replay import ReplayTable
-from ..errors import CudnnError, NotSupportedError, caller
+from ..errors import CudnnError, NotSupportedError
 from ..graph.offline import ShapesOnly
 from ..graph.recording import alone, record, record_first, unplanned
 from ..plans.base import SelectedPlan
@@ -371,5 +371,4 @@ def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: tuple[
     for request in recorded.requests.values():
         record(request)
     if reason or not recorded:
-        call = ": ".join(filter(None, (str(caller()), str(problem))))  # a file of calls has no lines
-        unplanned(call, reason or "cuDNN computes it by a function that needs no plan")
+        unplanned(problem, reason or "cuDNN computes it by a function that needs no plan")

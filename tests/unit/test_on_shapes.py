@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from inspect import isclass, isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,13 +16,16 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _lib
+from cudnn_ct import _lib, shapes
 from cudnn_ct.array_shapes import only_shapes
 from cudnn_ct.cli import compile_child
 from cudnn_ct.cli.output import words_of
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.driver import driver
 from cudnn_ct.errors import LibraryNotFoundError, NotInitializedError, VersionMismatchError
+from cudnn_ct.graph.recording import _ARGUMENTS, RecordedPlans, into, unplanned
+from cudnn_ct.shapes.layers import pool_problem
+from cudnn_ct.shapes.specs import TensorSpec
 
 
 def test_programs_on_shapes_are_available_and_need_not_wait() -> None:
@@ -191,6 +197,70 @@ def test_explain_rejects_calls_on_shapes_where_nothing_is_planned() -> None:
     words = r"nothing is planned on shapes.* device=.* cudnn-ct supports FILE --gpu"
     with pytest.raises(NotInitializedError, match=words), ct.record_plans(shapes_only=True):
         ct.explain(ct.conv, ct.zeros((1, 4, 8, 8)), ct.zeros((4, 4, 3, 3)))
+
+
+# --- calls without a graph ---------------------------------------------------------------------------------
+
+IMAGE, FILTER, ROW = (2, 4, 8, 8), (4, 4, 3, 3), (4,)
+# Operations without a graph, and the end of the text of such a call, in the names of its arguments.
+IN_PUBLIC_NAMES: dict[str, tuple[Callable[[], object], str]] = {
+    "pool": (
+        lambda: ct.pool(ct.zeros(IMAGE), window=2),
+        "window (2, 2), padding ((0, 0), (0, 0)), stride (2, 2), mode max, propagate_nan True",
+    ),
+    "lrn": (lambda: ct.lrn(ct.zeros(IMAGE)), "n 5, lrn_alpha 0.0001, lrn_beta 0.75, k 2.0"),
+    "softmax": (lambda: ct.softmax(ct.zeros(IMAGE), axis=(2, 3)), "axis (2, 3), algo accurate"),
+    "activation": (
+        lambda: ct.activation(ct.zeros(IMAGE), mode="relu"),
+        "mode relu, coefficient 0.0, propagate_nan True",
+    ),
+    "reduce": (
+        lambda: ct.reduce(ct.zeros(IMAGE), op="mul", axis=1),
+        "axis (1,), op mul, propagate_nan True, deterministic False",
+    ),
+    "batch_norm_training": (
+        lambda: ct.batch_norm_training(ct.zeros(IMAGE), ct.zeros(ROW), ct.zeros(ROW)),
+        "mode spatial, epsilon 1e-05, momentum 0.1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_PUBLIC_NAMES)
+def test_calls_without_a_graph_are_described_by_their_arguments(name: str) -> None:
+    call, words = IN_PUBLIC_NAMES[name]
+    with ct.record_plans(shapes_only=True) as recorded:
+        call()
+    (text,) = recorded.skipped
+    assert text.startswith(f"{name} at test_on_shapes.py:")
+    assert text.endswith(f" nchw, {words}")
+
+
+def test_reasons_of_rejected_calls_are_described_by_their_arguments() -> None:
+    problem = pool_problem({"x": TensorSpec.packed(IMAGE, "float32")}, (None,), 2, None, 0, "max", True)
+    recorded = RecordedPlans()
+    with into(recorded):
+        unplanned(problem, f"NotSupportedError: cuDNN does not support this {problem}")
+    ((call, reason),) = recorded.skipped.items()
+    assert "Params(" not in call + reason
+    assert reason.endswith(
+        "window (2, 2), padding ((0, 0), (0, 0)), stride (2, 2), mode max, propagate_nan True"
+    )
+
+
+def test_fields_of_problems_are_described_by_public_names() -> None:
+    """A field that no function takes or returns by this name needs a row in `recording._ARGUMENTS`."""
+    functions = [getattr(ct, name) for name in ct.__all__]
+    public = {one for each in functions if isfunction(each) for one in signature(each).parameters}
+    public |= {one for each in functions if isclass(each) for one in getattr(each, "_fields", ())}
+    parts = {"name", "params", "parameters", "band", "conv", "ctc", "repairs", "states", "descriptor"}
+    for module in pkgutil.iter_modules(shapes.__path__, "cudnn_ct.shapes."):
+        for problem in vars(import_module(module.name)).values():
+            made_here = getattr(problem, "__module__", "") == module.name and problem.__name__ != "RNNStep"
+            if not (made_here and hasattr(problem, "_fields") and hasattr(problem, "results")):
+                continue
+            names = [_ARGUMENTS.get(field, field) for field in problem._fields if field not in parts]
+            unknown = [name for name in names if name and not public & set(name.split())]
+            assert not unknown, (problem, unknown)
 
 
 # --- the commands ------------------------------------------------------------------------------------------
