@@ -21,7 +21,7 @@ from ..errors import caller_from, format_version
 from ..graph.exchange import export_plans, import_to
 from ..graph.plan_store import DESCRIPTION, DEVICE, UNIT, PlanStore, StoredPlan, folder_store
 from .options import OUTPUT, json_option
-from .output import FAILED, NOTHING, fail, in_bytes, say, say_json, show, usage
+from .output import FAILED, NOTHING, fail, in_bytes, note, say, say_json, show, usage
 
 COLUMNS = (
     ("time", True), ("algorithm", False), ("operation", False), ("line", False), ("cuDNN", False),
@@ -120,7 +120,10 @@ def import_(file: str) -> None:
 @click.argument("file", type=OUTPUT)
 def export_plans_(file: str) -> None:
     """Write the compiled plans to FILE, for other machines with this GPU and cuDNN."""
-    say(f"wrote {export_plans(file)} compiled plans to {file}")
+    count = export_plans(file)
+    say(f"wrote {count} compiled plans to {file}")
+    if not count:
+        note(f"{file} has no plans to import: {f'{store().path} has none' if store().path else OFF}")
     _end(folder_store())
 
 

@@ -82,6 +82,8 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
     Returns
     -------
     int
+        0 if there are none, such as for calls of operations without graphs. The file is empty then, and
+        :func:`import_plans` returns 0 for it.
 
     Raises
     ------

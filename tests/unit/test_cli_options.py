@@ -230,6 +230,20 @@ def test_cache_commands_show_and_clear_compiled_plans(cache: Path, tmp_path: Pat
     assert run("import-plans", str(file), code=1) == f"cudnn-ct: {file} is empty: it has no compiled plans\n"
 
 
+def test_export_of_no_plans_says_why_and_writes_an_empty_file(
+    cache: Path, tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    file = tmp_path / "plans.file"
+    for path, reason in ((str(cache), f"{cache} has none"), ("off", "the algorithm cache is disabled")):
+        monkeypatch.setattr(config, "algo_cache", path)
+        file.write_bytes(b"plans")
+        ran = CliRunner().invoke(main, ["cache", "export-plans", str(file)])
+        assert (ran.exit_code, ran.stdout) == (0, f"wrote 0 compiled plans to {file}\n")
+        assert ran.stderr.startswith(f"cudnn-ct: {file} has no plans to import: {reason}")
+        assert file.read_bytes() == b""
+        assert ct.import_plans(file) == 0
+
+
 @pytest.mark.parametrize("command", ["show", "export-plans", "import-plans", "clear"])
 def test_cache_commands_fail_when_compiled_plans_cannot_be_read_or_written(
     cache: Path, tmp_path: Path, command: str
