@@ -66,7 +66,7 @@ def empty(
         with suppress(TypeError):  # it may be an array of lengths
             lengths = (operator.index(lengths),)
     spec = TensorSpec.packed(lengths, dtype, layout)
-    if array_shapes.active():
+    if array_shapes.active_with(stream):
         return array_shapes.ShapeArray.of(spec)
     run = resolve_stream(stream)
     with streams.on_device(run.device):
@@ -202,7 +202,7 @@ def asarray(
     refuse_address(obj)
     kind = None if dtype is None else as_dtype(dtype)
     name = None if layout is None else as_choice(layout, LAYOUTS, "layout")
-    if array_shapes.active():
+    if array_shapes.active_with(stream):
         return _shape_of(obj, kind, name)
     if not isinstance(obj, DeviceArray) and interop.in_host_memory(obj):
         return _from_host(obj, kind, name, stream)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .array import DeviceArray
 from .cuda.array_key import view_key
-from .cuda.stream import LEGACY_DEFAULT, Stream
+from .cuda.stream import LEGACY_DEFAULT, Stream, check_stream
 from .cuda.typed_memory import TypedMemory
 from .dtypes import as_dtype
 from .errors import NotInitializedError, not_on_shapes
@@ -76,22 +76,24 @@ class ShapeArray(DeviceArray):
             return super().numpy()  # reads the pointer
         return np.zeros(self.shape, self.dtype)
 
-    def copy(self, *, stream: StreamLike | None = None) -> DeviceArray:  # noqa: ARG002
+    def copy(self, *, stream: StreamLike | None = None) -> DeviceArray:
         """Return a contiguous array."""
-        return self.packed(nearest_layout(self.spec))
+        return self.packed(nearest_layout(self.spec), stream)
 
     def packed(
         self,
         layout: Layout,
-        stream: StreamLike | None = None,  # noqa: ARG002
+        stream: StreamLike | None = None,
         dtype: DTypeLike | None = None,
     ) -> DeviceArray:
         """Return a contiguous array in a layout."""
+        check_stream(stream)
         kind = as_dtype(self.spec.dtype if dtype is None else dtype)
         return ShapeArray.of(TensorSpec.packed(self.shape, kind, layout))
 
-    def fill(self, value: float, *, stream: StreamLike | None = None) -> Self:  # noqa: ARG002
-        """Check the value, and return the array."""
+    def fill(self, value: float, *, stream: StreamLike | None = None) -> Self:
+        """Check the arguments, and return the array."""
+        check_stream(stream)
         as_element(value, self.dtype, "value")
         return self
 
@@ -100,6 +102,13 @@ ShapeArray.__name__ = DeviceArray.__name__  # in messages, which name the type o
 
 # Whether calls of this thread run on shapes only, and whether their graphs are planned and recorded.
 active, records = _active.get, _records.get
+
+
+def active_with(stream: Any) -> bool:
+    """Return whether calls of this thread run on shapes only; then check ``stream=``, as other calls do."""
+    if _active.get():
+        check_stream(stream)
+    return _active.get()
 
 
 @contextmanager

@@ -306,7 +306,9 @@ def use(*, device: int | None = None, stream: StreamLike | None = None) -> Itera
     >>> y.numpy()
     array([0., 2.], dtype=float32)
     """
-    if array_shapes.active():
+    if array_shapes.active_with(stream):
+        if device is not None:
+            streams.as_device(device)
         yield array_shapes.STREAM
         return
     where = streams.current_stream().device if device is None else streams.as_device(device)
@@ -341,7 +343,7 @@ def synchronize(stream: StreamLike | None = None) -> None:
     >>> y = ct.activation(ct.asarray([-1, 2], "float32"))  # returns before y is computed
     >>> ct.synchronize()
     """
-    if array_shapes.active():
+    if array_shapes.active_with(stream):
         return
     here = streams.current_stream()
     chosen = here if stream is None else streams.as_stream(stream, here.device)
@@ -374,9 +376,10 @@ def empty_cache(device: int | None = None) -> None:
     --------
     >>> ct.empty_cache()
     """
+    number = None if device is None else streams.as_device(device)
     if array_shapes.active():
         return
-    where = streams.current_stream().device if device is None else streams.as_device(device)
+    where = streams.current_stream().device if number is None else number
     contexts = local.contexts
     if where in contexts and not contexts[where].running:  # else the interrupted call uses one
         contexts[where].drop_workspaces()

@@ -79,8 +79,7 @@ def from_pointer(
     if more or unknown or pointer is UNSET or shape is UNSET or dtype is UNSET:
         return corrected(from_pointer, locals())
     address, nbytes, memory = (pointer, None, None) if type(pointer) is int else address_of(pointer)
-    only_shapes = array_shapes.active()
-    number = 0 if only_shapes else as_device(device)
+    only_shapes, number = array_shapes.active_with(stream), as_device(device)
     aligned, fixed = not address & UNALIGNED, (shape, dtype, strides)
     try:
         key, low, high = _layout(fixed, number, aligned)

@@ -68,7 +68,10 @@ def as_device(device: Any) -> int:
         number = operator.index(device)
     except TypeError:
         raise TypeError(f"device must be an int: got {type(device).__name__}") from None
-    check_device(number)
+    if not cuda.on_shapes.get():
+        check_device(number)
+    elif number < 0:  # there may be no driver that knows which exist
+        raise ValueError(f"device {number} does not exist")
     return number
 
 
@@ -199,6 +202,18 @@ def as_stream(stream: Any, device: int) -> Stream:
     """Turn ``stream=`` into a :class:`Stream`: an address, or anything with ``__cuda_stream__``."""
     if isinstance(stream, Stream):
         return stream
+    handle, owner = _handle_of(stream)
+    return intern_stream(handle, _device_of(stream, device), owner)
+
+
+def check_stream(stream: Any) -> None:
+    """Raise as :func:`as_stream` does, without a device: calls on shapes have none."""
+    if stream is not None and not isinstance(stream, Stream):
+        Stream(_handle_of(stream)[0], 0)
+
+
+def _handle_of(stream: Any) -> tuple[int, object]:
+    """Return the address of a stream, and the object that keeps it alive or None."""
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         answer = protocol() if callable(protocol) else protocol
@@ -211,9 +226,9 @@ def as_stream(stream: Any, device: int) -> Stream:
         handles = (getattr(stream, name, None) for name in ("cuda_stream", "ptr"))
         handle = next((handle for handle in handles if isinstance(handle, int)), None)
         if handle is None:
-            return intern_stream(as_address(stream), device)
+            return as_address(stream), None
     wraps_address = type(stream).__name__ == "ExternalStream"  # which does not keep the stream alive
-    return intern_stream(as_address(handle), _device_of(stream, device), None if wraps_address else stream)
+    return as_address(handle), None if wraps_address else stream
 
 
 def as_address(handle: Any) -> int:

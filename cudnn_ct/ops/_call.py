@@ -76,6 +76,7 @@ def execute(
         if first is None and not operands:
             raise TypeError(f"{op.written[0]} is not an array: got NoneType")
         if array_shapes.active():
+            streams.check_stream(stream)
             return call_on_shapes(op, names, operands, params, scaled, outs, (alpha, beta))
         found = read_arrays(operands, outs, stream) if state is None else None
         if found is None:
@@ -124,6 +125,7 @@ def execute(
                 return execute(op, names, operands, params, alpha, beta, outs, where, state)
             except NotInitializedError:  # an array without memory
                 if array_shapes.active():
+                    streams.check_stream(stream)
                     return call_on_shapes(op, names, operands, params, scaled, outs, (alpha, beta))
                 raise
         call: PreparedCall | None = None

@@ -39,7 +39,7 @@ def stream_of(x: Any, name: str, stream: Any, others: Sequence[Any] = ()) -> Str
     It is the given one, that of ``ct.use``, the current stream of the first array of a library that has
     current streams, or the default stream of the device of x.
     """
-    if array_shapes.active():
+    if array_shapes.active_with(stream):
         return array_shapes.STREAM
     if not isinstance(x, DeviceArray) and _is_host_array(x):  # raise before a device is needed
         raise not_on_device(x, name)

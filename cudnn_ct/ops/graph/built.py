@@ -110,7 +110,7 @@ class BuiltGraph(Prepared, Generic[Results]):
             known = run_known(plans, inputs, outs)
             if known is not None:
                 return known[0] if len(known) == 1 else tuple(known)  # type: ignore[return-value]
-        if array_shapes.active():
+        if array_shapes.active_with(stream):
             shapes = self._shapes(inputs, outs)
             return shapes[0] if len(shapes) == 1 else shapes  # type: ignore[return-value]
         operands, given, where = read_or_import(inputs, outs, self._inputs, self._outputs, stream)
@@ -133,7 +133,7 @@ class BuiltGraph(Prepared, Generic[Results]):
             cuDNN has no engine for the graph.
         """
         plans = self._open()
-        if array_shapes.active():  # its graph is recorded
+        if array_shapes.active_with(stream):  # its graph is recorded
             algo_cache.select(self.problem, source_of(self.problem), ShapesOnly(), self._request)
             return self
         where = streams.current_stream()
