@@ -123,7 +123,8 @@ def _check_address(value: int, nbytes: int | None, key: ArrayKey, low: int, high
     """Raise ValueError if there can be no such array at an address, whatever memory is there."""
     spec, itemsize = key.spec, DTYPES[key.spec.dtype].itemsize
     if not 0 < value < 2**64:
-        raise ValueError(f"pointer is {f'no address: got {value}' if value else 'null'}; {spec} needs memory")
+        wrong = f"must be an address: got {value}, expected 1 to 2**64 - 1" if value else "is null"
+        raise ValueError(f"pointer {wrong}; {spec} needs memory")
     if value % itemsize:
         raise ValueError(f"pointer {value:#x} is not a multiple of the {itemsize} bytes of {spec.dtype}")
     if nbytes is not None and (low < 0 or high > nbytes):

@@ -379,7 +379,7 @@ squared()(four, out=four) | ValueError: out overlaps
 # p is the address of x, which has 720 bytes.
 POINTERS = r"""
 ct.from_pointer(0, x.shape, "float32") | ValueError: pointer is null; float32\[2, 3, 5, 6\] nchw needs memory
-ct.from_pointer(-8, x.shape, "float32") | ValueError: pointer is no address: got -8
+ct.from_pointer(-8, x.shape, "float32") | ValueError: pointer must be an address: got -8, expected 1 to 2\*
 ct.from_pointer(p + 2, x.shape, "float32") | ValueError: is not a multiple of the 4 bytes of float32
 ct.from_pointer(many.ctypes.data, x.shape, "float32") | ValueError: is not device memory: the driver has no
     allocation there; it was freed
