@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,10 +16,24 @@ from .replaced import Replaced
 from .reports import Report
 from .rules import RULES
 
-__all__ = ["GROUPS", "Block", "Blocks", "Mode", "block_of_backward", "thread"]
+__all__ = ["GROUPS", "Block", "Blocks", "Mode", "block_of_backward", "groups_of", "thread"]
 
 GROUPS = frozenset(group for group, _ in RULES.values())
 LONG = 1000  # calls of other groups in a block before it binds the names of resting groups
+
+
+def groups_of(skip: Any) -> frozenset[str]:
+    """Return ``skip`` as a set of groups; raise for other names and types."""
+    expected = f"expected of {', '.join(sorted(GROUPS))}"
+    if not isinstance(skip, str | Iterable) or isinstance(skip, bytes):
+        raise TypeError(f"skip must be the name of a group, or a sequence of names: got {skip!r}, {expected}")
+    groups = (skip,) if isinstance(skip, str) else tuple(skip)
+    for group in groups:
+        if not isinstance(group, str):
+            raise TypeError(f"skip must have names of groups: got {group!r}, {expected}")
+        if group not in GROUPS:
+            raise ValueError(f"skip has an unknown group: got {group!r}, {expected}")
+    return frozenset(groups)
 
 
 class Block:

@@ -53,7 +53,7 @@ def fuse(model: nn.Module) -> fx.GraphModule:
     Raises
     ------
     TypeError
-        The model is not a module.
+        The model is not a module, or was compiled or scripted, which cannot be traced.
     ValueError
         The model is in training mode.
 
@@ -68,6 +68,11 @@ def fuse(model: nn.Module) -> fx.GraphModule:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is not a torch.nn.Module: got {type(model).__name__}")
+    if hasattr(model, "_orig_mod") or isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(
+            f"model cannot be traced: got {type(model).__name__}, expected the module that was compiled; "
+            "call fuse() first, then compile its result"
+        )
     if model.training:
         raise ValueError(
             "model is in training mode, whose batch norms have other statistics; call model.eval()"

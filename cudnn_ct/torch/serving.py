@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator, suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import torch
 from torch._C._functorch import TransformType
@@ -21,10 +21,12 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from .._config import config
+from .._hints import corrected, known_keywords
 from ..errors import NotSupportedError
+from ..shapes.checks import as_bool
 from ..shapes.specs import UNALIGNED
 from .attention_rules import AGAIN
-from .blocks import GROUPS, Block, Mode, block_of_backward, thread
+from .blocks import Block, Mode, block_of_backward, groups_of, thread
 from .by_steps import by_steps
 from .faster import SLOWER, TIMED, Resting, is_timed, torch_is_faster
 from .kernels import settings
@@ -65,6 +67,9 @@ class enable(ContextDecorator):
 
     Raises
     ------
+    TypeError
+        ``skip`` is neither a name nor a sequence of names, ``rebind`` is not a bool, or the decorated object
+        is not callable.
     ValueError
         A group does not exist.
     RuntimeError
@@ -84,13 +89,18 @@ class enable(ContextDecorator):
     >>> print(block.report())
     """
 
-    def __init__(self, *, skip: Sequence[str] = (), rebind: bool = False) -> None:
-        skip = (skip,) if isinstance(skip, str) else skip
-        for group in skip:
-            if group not in GROUPS:
-                known = ", ".join(sorted(GROUPS))
-                raise ValueError(f"skip has an unknown group: got {group!r}, expected of {known}")
-        self._skip, self._rebind = frozenset(skip), rebind
+    @known_keywords
+    def __init__(
+        self, *more: Never, skip: Sequence[str] = (), rebind: bool = False, **unknown: Never
+    ) -> None:
+        if more:
+            raise TypeError(
+                f"enable() takes keywords only: got {type(more[0]).__name__}; write `with enable():` around "
+                "calls, or @enable() before a function"
+            )
+        if unknown:
+            corrected(enable, locals())
+        self._skip, self._rebind = groups_of(skip), as_bool(rebind, "rebind")
         self._report = Report()
         self._rejected: dict[Any, str] = {}
         self._resting = Resting()
@@ -98,6 +108,8 @@ class enable(ContextDecorator):
 
     def __call__(self, function: Callable[..., Any]) -> Any:
         """Return a function that runs in a block, of a generator or a coroutine each step."""
+        if not callable(function):
+            raise TypeError(f"function must be callable: got {type(function).__name__}")
         return by_steps(self, function) or super().__call__(function)
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import cudnn_ct.torch as ctt
-from cudnn_ct.torch import serving
+from cudnn_ct.torch import blocks, serving
 from tests.fake.cudnn import FakeCudnn
 
 
@@ -69,7 +69,7 @@ def test_a_change_in_place_raises_only_if_it_does_in_torch(cpu: None, name: str,
     """``place`` is that of an operand that changes after the call, None for the result."""
     call, made = CALLS[name]
     found = []
-    for skip in (list(serving.GROUPS), []):
+    for skip in (list(blocks.GROUPS), []):
         torch.manual_seed(0)
         leaves = made()
         operands = [one * 1 if one.requires_grad else one for one in leaves]

@@ -22,7 +22,7 @@ from cudnn_ct.torch.rules import RULES
 from tests.fake.cudnn import FakeCudnn
 
 CASES = 12
-GROUPS = sorted(serving.GROUPS)
+GROUPS = sorted(blocks.GROUPS)
 OPERANDS = (*map(torch.randn, [(2, 4, 8, 8), (1, 3, 4, 8), (2, 2, 6, 6)]), torch.randn(2, 4, 8, 8).mT)
 CALLS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "softmax": lambda call, x: call(x, 1),

@@ -102,7 +102,7 @@ def test_convolutions_are_not_timed(block: ctt.enable, timed: list[Any]) -> None
     for _ in range(2 * faster.TIMED):
         F.conv2d(X, torch.ones(4, 4, 3, 3))
     assert not timed
-    assert faster.SEARCHED <= serving.GROUPS
+    assert faster.SEARCHED <= blocks.GROUPS
 
 
 def test_a_group_rests_while_torch_computes_all_its_calls_faster(

@@ -95,6 +95,18 @@ def test_channels_last_weights_stay_channels_last() -> None:
     assert conv.weight.dtype == torch.float16
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_objects_that_cannot_be_traced_are_rejected() -> None:
+    fuse: Any = ctt.fuse
+    model = nn.Sequential(nn.Conv2d(1, 1, 1)).eval()
+    for wrong, name in ((3, "int"), (nn.Conv2d, "type"), ([model], "list")):
+        with pytest.raises(TypeError, match=f"model is not a torch.nn.Module: got {name}"):
+            fuse(wrong)
+    for compiled in (torch.compile(model), torch.jit.script(model)):
+        with pytest.raises(TypeError, match=r"^model cannot be traced: got .*; call fuse\(\) first"):
+            fuse(compiled)
+
+
 def test_a_model_in_training_mode_is_rejected() -> None:
     with pytest.raises(ValueError, match="model is in training mode"):
         ctt.fuse(nn.Conv2d(1, 1, 1))

@@ -375,6 +375,36 @@ def test_skip_rejects_unknown_groups() -> None:
         ctt.enable(skip=["convs"])
 
 
+def test_enable_rejects_arguments_of_other_types() -> None:
+    enable: Any = ctt.enable
+    for skip in (3, None, True, b"conv"):
+        with pytest.raises(
+            TypeError, match=r"^skip must be the name of a group, or .*: got .*, expected of "
+        ):
+            enable(skip=skip)
+    for skip in ([3], [["conv"]], ("conv", None)):
+        with pytest.raises(TypeError, match=r"^skip must have names of groups: got .*, expected of att"):
+            enable(skip=skip)
+    for rebind in (3, "no", None):
+        with pytest.raises(TypeError, match=r"^rebind must be True or False: got "):
+            enable(rebind=rebind)
+    for given in (torch.nn.ReLU(), print, "conv"):
+        with pytest.raises(TypeError, match=r"^enable\(\) takes keywords only: got .*; write `with "):
+            enable(given)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'skips'; write skip="):
+        enable(skips="conv")
+    with pytest.raises(TypeError, match="function must be callable: got int"):
+        enable()(3)
+
+
+def test_skip_takes_any_iterable_of_names(cpu: None) -> None:
+    x = torch.randn(2, 3)
+    for skip in ("softmax", ["softmax"], {"softmax"}, (name for name in ["softmax"])):
+        with ctt.enable(skip=skip) as block:  # type: ignore[arg-type]
+            F.softmax(x, 1)
+        assert not block.report().served
+
+
 @pytest.mark.usefixtures("serves_all_in_programs")
 def test_a_model_compiled_before_is_compiled_again_in_a_block(cpu: None) -> None:
     programs, x = Programs(), torch.empty(2, 3, 8, 8, device="meta")
@@ -766,7 +796,7 @@ def test_arguments_of_another_type_are_left_to_torch(
 ) -> None:
     monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu",))
     made = []
-    for skip in (serving.GROUPS, ()):
+    for skip in (blocks.GROUPS, ()):
         with torch.no_grad(), ctt.enable(skip=list(skip)) as block:
             try:
                 made.append(call().shape)

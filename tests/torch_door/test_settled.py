@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 import cudnn_ct.torch as ctt
-from cudnn_ct.torch import guards, serving, settled
+from cudnn_ct.torch import blocks, guards, serving, settled
 from tests.fake.cudnn import FakeCudnn
 
 
@@ -160,7 +160,7 @@ def halves(count: int) -> list[Any]:
 def same_as_torch(call: Any, *arguments: Any) -> None:
     """Call a function in the block of the caller, and without it, and compare their results or errors."""
     made = []
-    for skip in ([], list(serving.GROUPS)):
+    for skip in ([], list(blocks.GROUPS)):
         with ctt.enable(skip=skip):
             try:
                 made.append(call(*arguments))
