@@ -37,6 +37,13 @@ def cache_folder(setting: Any, name: str) -> tuple[Path | None, str]:
         return None, f"tuned algorithms cannot be kept on disk: {error}"
 
 
+def as_path(path: Any) -> Path:
+    """Return ``path=`` as a path; raise for numbers, which would be files that the process has open."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path is not a path: got {path!r}")
+    return Path(path)
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file as a whole or not at all, for its owner to change; links, devices and pipes stay."""
     if path.exists() and not path.is_file():

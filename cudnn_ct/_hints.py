@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Number
+from types import FunctionType
 from typing import Any, NoReturn, TypeVar
 
 from .errors import warn_caller
@@ -71,6 +73,22 @@ def known_keywords(function: Function) -> Function:
     return function
 
 
+def methods_of(public: str) -> Callable[[Function], Function]:
+    """Return a decorator of a base: messages name the public class for its methods."""
+
+    def rename(cls: Function) -> Function:
+        for name, value in vars(cls).items():
+            method = getattr(
+                value, "__func__", getattr(value, "fget", value)
+            )  # of a class method, a property
+            if isinstance(method, FunctionType):
+                method.__qualname__ = f"{public}.{name}"
+                method.__code__ = method.__code__.replace(co_qualname=method.__qualname__)
+        return cls
+
+    return rename
+
+
 def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Result:
     """Call a function with its local variables ``given`` under their present names, or raise a TypeError."""
     known, former = dict(given), FORMER.get(function.__name__.removesuffix("_plan"), {})
@@ -101,7 +119,8 @@ def _by_position(function: Callable[..., Any], more: Sequence[Any], given: Mappi
     kinds = {one.name: one.kind for one in parameters.values() if one.name != "self"}
     keywords = [one for one, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
     meant = [*dict.fromkeys([*ORDER.get(name, "").split(), *keywords])]
-    arrays = {one for one in kinds if "ArrayLike" in str(parameters[one].annotation)} | {*meant} - {*kinds}
+    of_arrays = [one for one in kinds if re.search("ArrayLike|OutLike", str(parameters[one].annotation))]
+    arrays = {*of_arrays, *({*meant} - {*kinds})}
     found = []
     for value in more:  # an array is not meant for other parameters, nor a str for an axis
         fitting = [one for one in meant if one in arrays or not getattr(value, "shape", ())]

@@ -222,9 +222,8 @@ def asarray(
 
 def _shape_of(obj: Any, kind: DType | None, layout: Layout | None) -> DeviceArray:
     """Return the array that :func:`asarray` returns, without memory."""
-    import numpy as np
 
-    spec = array_shapes.spec_of(obj if hasattr(obj, "shape") else np.asarray(obj), "obj")
+    spec = array_shapes.spec_of(obj if hasattr(obj, "shape") else _as_host_array(obj), "obj")
     if kind in (None, as_dtype(spec.dtype)) and (layout is None or layout in spec.layouts):
         return array_shapes.ShapeArray.of(spec)
     target = TensorSpec.packed(spec.shape, kind or spec.dtype, layout or nearest_layout(spec))
@@ -261,11 +260,21 @@ def _from_host(obj: Any, dtype: DType | None, layout: Layout | None, stream: Any
     """Copy an object that NumPy can read to the device; check dtype and shape before using the device."""
     import numpy as np
 
-    host = np.asarray(obj.resolve_neg() if _is_negated(obj) else obj)
+    host = _as_host_array(obj.resolve_neg() if _is_negated(obj) else obj)
     numbers = host.dtype.kind not in NO_NUMBERS and host.dtype.type is not np.void  # of structured arrays
     kind = dtype if dtype is not None and numbers else as_dtype(host.dtype)
     TensorSpec.packed(host.shape, kind, layout or "nchw")
     return DeviceArray.from_host(host, kind, layout or "nchw", resolve_stream(stream))
+
+
+def _as_host_array(obj: Any) -> Any:
+    """Return what NumPy reads; name the argument if it cannot, such as lists of unequal lengths."""
+    import numpy as np
+
+    try:
+        return np.asarray(obj)
+    except ValueError as error:
+        raise ValueError(f"obj is not an array: got {interop.type_name(obj)}; NumPy: {error}") from None
 
 
 def _imported(obj: Any, stream: Stream, *, kept: bool) -> DeviceArray | None:

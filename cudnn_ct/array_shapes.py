@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
+from ._hints import methods_of
 from .array import DeviceArray
 from .cuda.array_key import view_key
 from .cuda.stream import LEGACY_DEFAULT, Stream, check_stream
@@ -30,6 +31,7 @@ _address: Any = vars(TypedMemory)["pointer"]  # the descriptor of the slot, whic
 _records: ContextVar[bool] = ContextVar("records_shapes", default=True)
 
 
+@methods_of("DeviceArray")
 class ShapeArray(DeviceArray):
     """An array with a shape, a dtype and strides, but without memory: its elements are zeros."""
 

@@ -341,8 +341,6 @@ def not_on_shapes(reason: str = "", instead: str = "leave it out") -> NotInitial
     """Return the error of the running operation, which cannot run on shapes."""
     name = caller().operation.removesuffix(".__init__") or "this call"
     name, instead = _ON_SHAPES.get(name, (name, instead))
-    kind, _, method = name.rpartition(".")
-    name = f"DeviceArray.{method}" if kind in ("ShapeArray", "TypedMemory") else name
     return NotInitializedError(
         f"{name} needs a GPU and cannot run on shapes{reason and f': {reason}'}; in a block of "
         f"record_plans(shapes_only=True), {instead}"

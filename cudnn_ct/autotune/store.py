@@ -14,7 +14,7 @@ from typing import Any
 
 from cudnn_doctor.read.files import UnsuitableFileError, contents
 
-from .._cache_files import CacheFolder, cache_folder, read_file, replace_file
+from .._cache_files import CacheFolder, as_path, cache_folder, read_file, replace_file
 from .._caches import BoundedDict
 from .._config import config
 
@@ -136,9 +136,9 @@ def export_algo_cache(path: str | os.PathLike[str]) -> int:
     ...     path = os.path.join(folder, "algo_cache.json")
     ...     exported, imported = ct.export_algo_cache(path), ct.import_algo_cache(path)
     """
-    entries = store().export()
+    file, entries = as_path(path), store().export()
     text = json.dumps({"format": FORMAT, "entries": entries}, indent=1)
-    replace_file(Path(path), f"{text}\n".encode())
+    replace_file(file, f"{text}\n".encode())
     return len(entries)
 
 
@@ -169,10 +169,9 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
     --------
     As of :func:`export_algo_cache`.
     """
-    if not isinstance(path, str | os.PathLike):  # a number would be a file that the process has open
-        raise TypeError(f"path is not a path: got {path!r}")
+    file = as_path(path)
     try:
-        content = json.loads(contents(path, MAX_EXPORT))
+        content = json.loads(contents(file, MAX_EXPORT))
         if not isinstance(content, dict) or content.get("format") != FORMAT or "entries" not in content:
             raise ValueError(f'not a JSON object with "format": "{FORMAT}" and "entries"')
         return store().load(content["entries"])

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import ref
 
+from .._hints import methods_of
 from ..dtypes import DTYPES
 from ..shapes.checks import as_bool
 from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import CapsuleType
 
 
+@methods_of("DeviceArray")
 class TypedMemory:
     """Device memory with a shape, a dtype and strides: the attributes of :class:`DeviceArray`.
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from typing import Never
 
 from .. import _lib, context
-from .._cache_files import read_file, replace_file
+from .._cache_files import as_path, read_file, replace_file
+from .._hints import corrected, known_keywords
 from ..array_shapes import only_shapes
 from ..cuda import stream as streams
 from ..errors import CudnnError, warn_caller
+from ..shapes.checks import as_bool
 from . import recording
 from .plan_store import PlanStore, StoredPlan, decode, encode, folder_store, plan_store, why_not_imported
 from .recording import RecordedPlans
@@ -20,7 +22,8 @@ MAX_FILE = 2 << 30  # bytes
 
 
 @contextmanager
-def record_plans(*, shapes_only: bool | None = None) -> Iterator[RecordedPlans]:
+@known_keywords
+def record_plans(*more: Never, shapes_only: bool | None = None, **unknown: Never) -> Iterator[RecordedPlans]:
     """Record the graphs that calls in a ``with`` block plan, in all threads, and their compiled plans.
 
     Parameters
@@ -56,8 +59,9 @@ def record_plans(*, shapes_only: bool | None = None) -> Iterator[RecordedPlans]:
     >>> len(recorded)
     0
     """
-    if shapes_only is None:
-        shapes_only = not _gpus()
+    if more or unknown:
+        corrected(record_plans, locals())
+    shapes_only = not _gpus() if shapes_only is None else as_bool(shapes_only, "shapes_only")
     made = RecordedPlans(on_shapes=shapes_only)
     with ExitStack() as block:
         if shapes_only:
@@ -101,6 +105,7 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
     ...         y = ct.softmax(ct.zeros((2, 3)))
     ...     exported, imported = ct.export_plans(path, recorded), ct.import_plans(path)
     """
+    file = as_path(path)
     if not isinstance(plans, RecordedPlans | None):
         raise TypeError(f"plans is not a recording of record_plans: got {type(plans).__name__}")
     if plans is not None and plans.on_shapes and plans.requests:
@@ -109,7 +114,7 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
             "them by cudnn-ct compile"
         )
     entries = folder_store().entries() if plans is None else list(plans.plans.values())
-    replace_file(Path(path), b"".join(map(encode, entries)))
+    replace_file(file, b"".join(map(encode, entries)))
     return sum(bool(entry.text) for entry in entries)
 
 
@@ -155,7 +160,7 @@ def import_plans(path: str | os.PathLike[str], *, verify: bool = False) -> int:
 
 def import_to(store: PlanStore, path: str | os.PathLike[str], *, verify: bool = False) -> list[StoredPlan]:
     """Import a file as :func:`import_plans` does, into a store, and return the entries that may be used."""
-    file = Path(path)
+    file, verify = as_path(path), as_bool(verify, "verify")
     kept: dict[str, StoredPlan] = {}
     reasons: dict[str, int] = {}
     try:

@@ -7,11 +7,10 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .._cache_files import replace_file
+from .._cache_files import as_path, replace_file
 from ..errors import NotSupportedError, caller
 from ..plans.base import missing_last
 from ..shapes.specs import TensorSpec
@@ -93,7 +92,7 @@ class RecordedPlans:
         """
         rows = [request.as_json() for request in self.requests.values()]
         content = {"format": FORMAT, "graphs": rows, "skipped": self.skipped}
-        replace_file(Path(path), json.dumps(content).encode() + b"\n")
+        replace_file(as_path(path), json.dumps(content).encode() + b"\n")
         return len(rows)
 
 

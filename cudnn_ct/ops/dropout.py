@@ -171,7 +171,7 @@ class DropoutState:
 
         given = np.asarray(saved).reshape(-1)
         if given.dtype.kind not in "iu" or not ((given >= 0) & (given < 256)).all():
-            raise ValueError("saved has invalid values: got other numbers, expected bytes from 0 to 255")
+            raise ValueError(f"saved has invalid values: got {given.dtype} {given}, expected bytes, 0 to 255")
         source = np.ascontiguousarray(given, np.uint8)
         if source.size != self._memory.size:
             raise ValueError(f"saved does not fit: got {source.size:,} bytes, expected {self._memory.size:,}")

@@ -153,7 +153,8 @@ ct.pool_backward(images(2, 3, 2, 2), x, ct.pool(x, window=2), window=2) | ValueE
 
 # `dropped` is the mask of a dropout of float32[2, 3].
 DROPOUT = r"""
-ct.DropoutState().restore([-1] * 64) | ValueError: saved has invalid values
+ct.DropoutState().restore([-1] * 2) | ValueError: saved has invalid values: got int64 \[-1 -1\], exp
+ct.DropoutState().restore([0.5]) | ValueError: saved has invalid values: got float64 \[0.5\], expected bytes
 ct.DropoutState(1) | ValueError: probability must be at least 0 and less than 1: got 1
 ct.DropoutState("half") | TypeError: probability must be a number
 ct.DropoutState(0.5, seed=-1) | ValueError: seed must be between 0 and .*, got -1

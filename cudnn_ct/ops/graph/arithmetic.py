@@ -10,6 +10,7 @@ from numbers import Integral
 from types import MappingProxyType
 from typing import Protocol, TypeVar, cast
 
+from ..._hints import methods_of
 from ...errors import NotSupportedError
 from ...shapes.checks import as_bool, as_float, as_int
 from .builder import GraphBuilder
@@ -54,6 +55,7 @@ def _titled(method: Method, title: str, doc: str) -> Method:
     return method
 
 
+@methods_of("Graph")
 class PointwiseMethods(GraphBuilder):
     """Arithmetic, comparisons, logic and activations, element by element.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from ..._hints import methods_of
 from ...errors import NotSupportedError
 from ...shapes.attention import AttentionProblem, Band, attention_band
 from ...shapes.attention_rules import attention_gradient_problem, attention_problem
@@ -26,6 +27,7 @@ class GraphAttentionGradients(NamedTuple):
     dbias: GraphTensor | None
 
 
+@methods_of("Graph")
 class AttentionMethods(GraphBuilder):
     """Attention in one operation, forward and backward, softmax, masks and rotary embeddings."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, Self, overload
 
+from ..._hints import methods_of
 from ...array import DeviceArray
 from ...dtypes import GRAPH_DTYPES
 from ...shapes.checks import as_bool, as_choice, as_float, as_int, as_ints
@@ -19,6 +20,7 @@ from .products import NormMethods, ProductMethods
 from .tensors import GraphTensor, Operands
 
 
+@methods_of("Graph")
 class MovingMethods(GraphBuilder):
     """Reshape, transpose, slice, concatenate, load pages, draw random numbers, quantise blocks."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
+from ..._hints import methods_of
 from ...shapes.checks import as_ints, some_axes
 from ...shapes.tensor import as_reduce_op
 from ...typing import ConvMode, Padding, PerAxis, ReduceOp
@@ -15,6 +16,7 @@ Pooling = Literal["maxpool", "avgpool", "avgpool_exclude_padding"]
 Resampling = Literal["maxpool", "avgpool", "avgpool_exclude_padding", "bilinear"]
 
 
+@methods_of("Graph")
 class ProductMethods(GraphBuilder):
     """Operations that combine many elements into one."""
 
@@ -208,6 +210,7 @@ class GraphNormGradients(NamedTuple):
     dbias: GraphTensor | None
 
 
+@methods_of("Graph")
 class NormMethods(GraphBuilder):
     """Normalisations in all modes of cuDNN, and the parts of a batch norm."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from ... import array_shapes
+from ..._hints import methods_of
 from ...array import DeviceArray
 from ...errors import (
     AllocationError,
@@ -133,6 +134,7 @@ class RNNDataGradients(NamedTuple):
     dc0: DeviceArray | None
 
 
+@methods_of("RNN")
 class RNNGradients(HasNetwork):
     """The methods of an RNN that compute gradients."""
 

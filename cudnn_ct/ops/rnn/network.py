@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..._algorithm_names import POLICIES, SYNONYMS
 from ..._caches import CallCache
 from ..._config import config
+from ..._hints import methods_of
 from ...array import DeviceArray
 from ...array_creation import NO_NUMBERS, as_operand
 from ...context import Context
@@ -135,6 +136,7 @@ class RNNState(CallState):
 # --- weights -----------------------------------------------------------------------------------------------
 
 
+@methods_of("RNN")
 class RNNWeights(HasNetwork):
     """The methods of an RNN for its weights, which are one array."""
 
