@@ -77,9 +77,9 @@ class enable(ContextDecorator):
 
     Notes
     -----
-    A model that is compiled inside the block has the operators of convolutions, attention and recurrent
-    networks in its graphs; the compiler of torch joins the others with the calls around them, which is
-    faster. A model that was compiled before is compiled again. Calls are not counted while a program is
+    A model that is exported inside the block has the operators in its graph; one that is compiled has those
+    of convolutions, attention and recurrent networks: the compiler of torch joins the others with the calls
+    around them, which is faster. A model that was compiled before is compiled again. Calls are not counted while a program is
     traced or compiled.
 
     Examples
@@ -235,9 +235,10 @@ _JOINED_BY_TORCH = ("batch_norm", "instance_norm", "layer_norm", "pool", "rms_no
 
 
 def _traced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of a call that is traced by torch.compile."""
+    """Return the result of a call that is traced by torch.compile or torch.export."""
     group, serve = RULES[func]
-    if group in _JOINED_BY_TORCH or not _on_device(args, kwargs):
+    joined = group in _JOINED_BY_TORCH and not _is_exporting()
+    if joined or not _on_device(args, kwargs):
         return func(*args, **kwargs)
     try:
         return serve(*args, **kwargs)
@@ -363,6 +364,8 @@ def _counts_operations() -> bool:
 
 _modes = torch._C._len_torch_dispatch_stack
 _is_compiling = torch.compiler.is_compiling
+# Whether a program is exported, which others may run as it is; torch 2.6 cannot tell.
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def _is_computed_again() -> bool:

@@ -334,7 +334,6 @@ class Resizing(nn.Module):
         return self.rows(F.adaptive_avg_pool2d(x, 1).flatten(1)).softmax(1)
 
 
-@pytest.mark.usefixtures("serves_all_in_programs")
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("axes", [(0,), (2, 3), (0, 2, 3)])
 def test_exported_models_have_symbolic_sizes(serves: Any, axes: tuple[int, ...], strict: bool) -> None:
@@ -353,8 +352,11 @@ def test_exported_models_have_symbolic_sizes(serves: Any, axes: tuple[int, ...],
             torch.testing.assert_close(program.module()(y), model(y), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.usefixtures("serves_all_in_programs")
-def test_a_program_is_compiled_once_for_symbolic_sizes(cpu: None) -> None:
+@pytest.mark.parametrize("joined", [(), serving._JOINED_BY_TORCH], ids=["all", "convolutions"])
+def test_a_program_is_compiled_once_for_symbolic_sizes(
+    cpu: None, monkeypatch: pytest.MonkeyPatch, joined: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(serving, "_JOINED_BY_TORCH", joined)
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     model = Resizing()
