@@ -79,8 +79,8 @@ class enable(ContextDecorator):
     -----
     A model that is exported inside the block has the operators in its graph; one that is compiled has those
     of convolutions, attention and recurrent networks: the compiler of torch joins the others with the calls
-    around them, which is faster. A model that was compiled before is compiled again. Calls are not counted while a program is
-    traced or compiled.
+    around them, which is faster. A model that was compiled before is compiled again. Calls are not counted
+    while a program is traced or compiled.
 
     Examples
     --------
