@@ -37,7 +37,8 @@ for name, signal in (("int16", sound), ("float64", exact)):
     burg = np.real(spectrum.arburg(signal, 2)[0])
     pole = float(np.abs(np.roots([1, *np.real(model)])).max())
     results[name] = power, model, float(variance)
-    print(f"{name}, {signal.dtype}: power {power:.0f}, aryule {np.round(model, 4).tolist()} with the variance {variance:.0f} and a pole at {pole:.2f}, arburg {burg.round(4).tolist()}")
+    print(f"{name}: power {power:.0f}, aryule {np.round(model, 4).tolist()} with the variance {variance:.0f} and a pole at {pole:.2f}", end=", ")
+    print(f"arburg {burg.round(4).tolist()}")
     if np.abs(burg - coefficients).max() > 0.05 or (pole > 1) != (name == "int16"):
         sys.exit("the behaviour has changed")
 right, wrong = results["float64"], results["int16"]
