@@ -36,6 +36,7 @@ from .replaced import Pair, Replaced, is_method
 from .reports import Report
 from .rules import RULES
 from .settled import Settled, SettledCalls
+from .tracing import is_compiling, is_exporting, not_compiled
 
 __all__ = ["Report", "enable", "report"]
 
@@ -156,16 +157,17 @@ _UNFLATTEN = torch.Tensor.unflatten  # calls a method of its superclass, which t
 class _Serving(Mode):
     """The mode that serves."""
 
+    @not_compiled
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         rule = RULES.get(func)
         if rule is None or rule[0] in self.block.skip:
-            if func is _UNFLATTEN and _is_compiling():
+            if func is _UNFLATTEN and is_compiling():
                 return args[0].unflatten(*args[1:], **kwargs)
             return func(*args, **kwargs)
-        if _is_compiling():
+        if is_compiling():
             return _traced(func, args, kwargs)
         blocks = thread.blocks.open
         if blocks and blocks[-1] is not self.block:  # an outer block
@@ -190,9 +192,10 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
     group, method, leave = RULES[original][0], is_method(original), _left_to_torch(original)
 
     @functools.wraps(original)
+    @not_compiled
     def replacement(*args: Any, **kwargs: Any) -> Any:
         block = thread.blocks.innermost
-        if _is_compiling():
+        if is_compiling():
             if method or block is None or group in block.skip:
                 return original(*args, **kwargs)
             return _traced(original, args, kwargs)
@@ -237,7 +240,7 @@ _JOINED_BY_TORCH = ("batch_norm", "instance_norm", "layer_norm", "pool", "rms_no
 def _traced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of a call that is traced by torch.compile or torch.export."""
     group, serve = RULES[func]
-    joined = group in _JOINED_BY_TORCH and not _is_exporting()
+    joined = group in _JOINED_BY_TORCH and not is_exporting()
     if joined or not _on_device(args, kwargs):
         return func(*args, **kwargs)
     try:
@@ -363,9 +366,6 @@ def _counts_operations() -> bool:
 
 
 _modes = torch._C._len_torch_dispatch_stack
-_is_compiling = torch.compiler.is_compiling
-# Whether a program is exported, which others may run as it is; torch 2.6 cannot tell.
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def _is_computed_again() -> bool:
