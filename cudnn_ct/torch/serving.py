@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Never, Self
 
 import torch
-from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import checkpoint
@@ -36,7 +35,7 @@ from .replaced import Pair, Replaced, is_method
 from .reports import Report
 from .rules import RULES
 from .settled import Settled, SettledCalls
-from .tracing import is_compiling, is_exporting, not_compiled
+from .tracing import differentiates, is_compiling, is_differentiated, is_exporting, not_compiled
 
 __all__ = ["Report", "enable", "report"]
 
@@ -241,7 +240,7 @@ def _traced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of a call that is traced by torch.compile or torch.export."""
     group, serve = RULES[func]
     joined = group in _JOINED_BY_TORCH and not is_exporting()
-    if joined or not _on_device(args, kwargs):
+    if joined or not _on_device(args, kwargs) or is_differentiated():
         return func(*args, **kwargs)
     try:
         return serve(*args, **kwargs)
@@ -337,10 +336,8 @@ _replaced = Replaced([Pair(one, replacement_of(one), group) for one, (group, _) 
 
 def _check_types(values: Sequence[Any]) -> None:
     """Leave calls that torch.func differentiates, and tensors that are not arrays of operands."""
-    if _transformations() is not None:
-        levels = torch._C._functorch.get_interpreter_stack() or ()
-        if any(level.key() != TransformType.Vmap for level in levels):
-            raise LeftToTorchError("derivatives by torch.func")
+    if differentiates():
+        raise LeftToTorchError("derivatives by torch.func")
     for one in values:
         kind = type(one)
         own = None if kind in _PLAIN else getattr(kind, "__torch_function__", None)
@@ -353,9 +350,6 @@ def _check_types(values: Sequence[Any]) -> None:
                 raise LeftToTorchError("a tensor for a number")
         elif kind in (tuple, list) and one and type(one[0]) is not int:
             _check_types(one)
-
-
-_transformations = torch._C._functorch.peek_interpreter_stack
 
 
 def _counts_operations() -> bool:

@@ -1,4 +1,4 @@
-"""What torch's compiler and ``torch.export`` do with the calls of a thread."""
+"""What torch's compiler, ``torch.export`` and ``torch.func`` do with the calls of a thread."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._functorch import TransformType
+from torch.autograd import forward_ad
 
-__all__ = ["is_compiling", "is_exporting", "not_compiled"]
+__all__ = [
+    "differentiates",
+    "has_tangents",
+    "is_compiling",
+    "is_differentiated",
+    "is_exporting",
+    "not_compiled",
+]
 
 is_compiling = torch.compiler.is_compiling
 # Whether a program is exported, which others may run as it is; torch 2.6 cannot tell.
@@ -27,3 +36,35 @@ def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         skip = _eval_frame._FrameAction.SKIP
         _set_strategy(function.__code__, _eval_frame._FrameExecStrategy(skip, skip))
     return function
+
+
+def _constant(function: Callable[[], bool]) -> Callable[[], bool]:
+    """Have torch.compile call a function while it traces; its programs are for one state of torch.func.
+
+    As ``torch.compiler.assume_constant_result``, which imports the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@_constant
+def has_tangents() -> bool:
+    """Return whether there are forward-mode derivatives, although no operand may have one."""
+    return bool(forward_ad._current_level >= 0)
+
+
+@_constant
+def is_differentiated() -> bool:
+    """Return whether derivatives are computed that operators do not have."""
+    return forward_ad._current_level >= 0 or differentiates()
+
+
+def differentiates() -> bool:
+    """Return whether torch.func differentiates; operators have rules for its vmap only."""
+    if _transformations() is None:
+        return False
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() != TransformType.Vmap for level in levels)
+
+
+_transformations = torch._C._functorch.peek_interpreter_stack

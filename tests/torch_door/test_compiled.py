@@ -1,4 +1,4 @@
-"""Compiled programs in blocks of ``enable()``: their breaks are those of torch."""
+"""Compiled programs in blocks of ``enable()``: their breaks and derivatives are those of torch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
-from torch.func import linearize
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch import serving, tracing
 from tests.fake.cudnn import FakeCudnn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by jvp
+W = torch.randn(4, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+LAYER = nn.Conv2d(4, 4, 3)
 
 
 @pytest.fixture(params=[False, True], ids=["mode", "rebind"])
@@ -28,6 +30,55 @@ def serves(door: FakeCudnn, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
     counters.clear()
     monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu",))
     return lambda: ctt.enable(rebind=request.param)
+
+
+# --- derivatives by torch.func -----------------------------------------------------------------------------
+
+
+def _conv(x: Tensor) -> Tensor:
+    return F.conv2d(x, W)
+
+
+def _loss(x: Tensor) -> Tensor:
+    return _conv(x).square().sum()
+
+
+DERIVATIVES: dict[str, Callable[[Tensor], Any]] = {
+    "jvp": lambda x: jvp(_conv, (x,), (x,)),
+    "jvp of vmap": lambda x: jvp(vmap(_conv), (x[:, None],), (x[:, None],)),
+    "vmap of jvp": lambda x: vmap(lambda one: jvp(_conv, (one,), (one,)))(x[:, None]),
+    "jacfwd": jacfwd(lambda x: _conv(x).sum((1, 2, 3))),
+    "jacrev": jacrev(lambda x: _conv(x).sum((1, 2, 3))),
+    "grad": grad(_loss),
+    "vmap of grad": lambda x: vmap(grad(_loss))(x[:, None]),
+    "vjp": lambda x: vjp(_conv, x)[1](torch.ones(2, 4, 3, 3)),
+    "hessian": lambda x: hessian(lambda one: _conv(one).square().sum())(x[:1]),
+    "parameters": lambda x: grad(lambda w: functional_call(LAYER, {"weight": w}, x).square().sum())(W),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", [*DERIVATIVES])
+def test_compiled_derivatives_by_torch_func_are_those_of_torch(serves: Any, name: str, backend: str) -> None:
+    function, x = DERIVATIVES[name], torch.randn(2, 4, 5, 5)
+    expected = function(x)
+    with serves():
+        found = torch.compile(function, backend=backend)(x)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_compiled_maps_by_torch_func_have_operators(serves: Any) -> None:
+    programs: list[set[str]] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        programs.append({str(node.target) for node in graph.graph.nodes})
+        return graph
+
+    x = torch.randn(3, 2, 4, 5, 5)
+    with serves():
+        found = torch.compile(vmap(_conv), backend=backend, fullgraph=True)(x)
+    torch.testing.assert_close(found, vmap(_conv)(x), rtol=1e-4, atol=1e-4)
+    assert ["cudnn_ct.conv.default" in names for names in programs] == [True]
 
 
 # --- graph breaks ------------------------------------------------------------------------------------------
