@@ -31,6 +31,7 @@ __all__ = [
     "filled",
     "on_cpu",
     "options_of",
+    "refuse_tangents",
     "settings",
     "traced",
     "watched",
@@ -144,7 +145,7 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
     def run(*given: Any) -> Any:
         tensors = given[:count]
         if forward_ad._current_level >= 0:
-            _refuse_tangents(name, tensors)
+            refuse_tangents(name, tensors)
         call = find(given)
         if call.varies:
             _alert(name)
@@ -198,12 +199,21 @@ def _check_numbers(name: str, params: Sequence[Any]) -> None:
             )
 
 
-def _refuse_tangents(name: str, tensors: Sequence[Any]) -> None:
+def refuse_tangents(name: str, tensors: Sequence[Any]) -> None:
     """Raise if an operand has a tangent, which the result would lose."""
-    if any(one is not None and forward_ad.unpack_dual(one).tangent is not None for one in tensors):
+    if any(
+        one is not None and forward_ad.unpack_dual(_sample_of(one)).tangent is not None for one in tensors
+    ):
         raise NotImplementedError(
             f"cudnn_ct::{name} has no forward-mode derivative: use torch.autograd.grad, or PyTorch's operator"
         )
+
+
+def _sample_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without the levels of torch.vmap, which has no rule for tangents."""
+    while not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 @cache

@@ -13,8 +13,9 @@ from torch.autograd import forward_ad
 from .._caches import BoundedDict
 from ..gradients.formulas import Param, Row
 from .autodiff import Gradient, Known, register_gradient
-from .kernels import FINDERS, KERNELS, ROWS, fake_results, on_cpu, options_of, watched
+from .kernels import FINDERS, KERNELS, ROWS, fake_results, on_cpu, options_of, refuse_tangents, watched
 from .prepared import WithoutMemoryError
+from .tracing import has_tangents, is_compiling
 from .transforms import autocast, batched, cast_of
 
 __all__ = ["LIBRARY", "call", "is_wide_gelu", "only_computes", "only_kernel", "recorded"]
@@ -59,7 +60,9 @@ def call(name: str) -> Callable[..., Any]:
     calls = _known.setdefault(name, BoundedDict(MAX_KNOWN))
 
     def run(*given: Any) -> Any:
-        if _is_compiling():
+        if is_compiling():
+            if has_tangents():
+                refuse_tangents(name, given[:count])
             return operator(*given)
         tensors, key = given[:count], None
         present: Sequence[Any] = tensors
@@ -85,6 +88,8 @@ def call(name: str) -> Callable[..., Any]:
                         return outs[0] if single else tuple(outs)
             _check_tensors(name, row, tensors)
             if (way := _way(tensors)) is _DISPATCHED:
+                if has_tangents():  # torch.func unwraps them before the kernel
+                    refuse_tangents(name, tensors)
                 return operator(*given)
             if casts and cast is not None:
                 given = tuple(cast(given))
@@ -151,7 +156,7 @@ def _way(tensors: Sequence[Any]) -> object:
 
 _DISPATCHED, _RECORDED, _COMPUTED = object(), object(), object()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_is_compiling, _autocasts = torch.compiler.is_compiling, torch.is_autocast_enabled
+_autocasts = torch.is_autocast_enabled
 _grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
 _transformations = torch._C._functorch.peek_interpreter_stack

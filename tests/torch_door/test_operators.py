@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.autograd import forward_ad
+from torch.func import jvp, vmap
 
 import cudnn_ct.torch as ctt
 from cudnn_ct.torch.kernels import ROWS
@@ -163,6 +164,26 @@ def test_tangents_are_refused(door: FakeCudnn, direct: bool) -> None:
         with pytest.raises(NotImplementedError, match="softmax has no forward-mode derivative"):
             ctt.softmax(dual) if direct else softmax(dual, (-1,), "accurate")
         torch.testing.assert_close(ctt.softmax(x), F.softmax(x, -1))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by jvp
+@pytest.mark.parametrize("compiled", [False, True])
+def test_tangents_of_torch_func_are_refused(door: FakeCudnn, compiled: bool) -> None:
+    x = torch.randn(3, 4)
+
+    def tangent(function: Any) -> Any:
+        torch._dynamo.reset()
+        found = torch.compile(function, backend="aot_eager") if compiled else function
+        return found(x)
+
+    with pytest.raises(NotImplementedError, match="softmax has no forward-mode derivative"):
+        tangent(lambda x: jvp(ctt.softmax, (x,), (x,)))
+    with pytest.raises(NotImplementedError, match="softmax has no forward-mode derivative"):
+        tangent(lambda x: vmap(lambda one: jvp(ctt.softmax, (one,), (one,)))(x[:, None]))
+    with pytest.raises(Exception, match=r"softmax has no forward-mode|Batching rule not impl"):
+        tangent(lambda x: jvp(vmap(ctt.softmax), (x[:, None],), (x[:, None],)))
+    found = tangent(lambda x: jvp(lambda one: one.sin() + ctt.softmax(torch.ones(3, 4)), (x,), (x,))[1])
+    torch.testing.assert_close(found, x.cos() * x)
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 8, 8), (1, 4, 8, 8), (2, 1, 8, 8)])
