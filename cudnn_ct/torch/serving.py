@@ -112,6 +112,7 @@ class enable(ContextDecorator):
             raise TypeError(f"function must be callable: got {type(function).__name__}")
         return by_steps(self, function) or super().__call__(function)
 
+    @not_compiled
     def __enter__(self) -> Self:
         made = _replaced if self._rebind else _Serving
         block = Block(self._skip, self._report, self._rejected, self._resting, made)
@@ -119,6 +120,7 @@ class enable(ContextDecorator):
         self._open.append(block)
         return self
 
+    @not_compiled
     def __exit__(self, *error: Any) -> None:
         own = [one for one in self._open if one.blocks is thread.blocks]
         if not self._open:

@@ -113,3 +113,22 @@ def test_programs_and_graph_breaks_are_those_without_a_block(serves: Any, name: 
                 compiled(x)
         found.append((len(programs), sum(counters["graph_break"].values())))
     assert found[0] == found[1]
+
+
+@pytest.mark.skipif(tracing._set_strategy is None, reason="this torch compiles code that it leaves to Python")
+def test_blocks_that_begin_in_compiled_functions_are_not_compiled(serves: Any) -> None:
+    programs: list[set[str]] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        programs.append({str(node.target) for node in graph.graph.nodes})
+        return graph
+
+    def function(x: Tensor) -> Tensor:
+        with serves():
+            return LAYER(x)
+
+    x = torch.randn(2, 4, 5, 5)
+    found = torch.compile(function, backend=backend)(x)
+    torch.testing.assert_close(found, LAYER(x), rtol=1e-4, atol=1e-4)
+    assert not counters["graph_break"]
+    assert len(programs) <= 1
