@@ -54,7 +54,10 @@ def results_of_sizes(rule: Rule, metas: Metas, params: tuple[Any, ...]) -> list[
 def _specialised(
     metas: Metas, params: tuple[Any, ...], kept: tuple[Any, ...] | None
 ) -> tuple[Metas, tuple[Any, ...]]:
-    """Return sizes as numbers, which guards a traced program, except for those in ``kept``; None for all."""
+    """Return sizes as numbers, which guards a traced program, except for those in ``kept``; None for all.
+
+    Strides, which are products of sizes, keep the symbols of sizes that are kept.
+    """
     expressions = [size.node.expr for size in kept or () if isinstance(size, torch.SymInt)]
     free = {symbol for expression in expressions for symbol in expression.free_symbols}
 
@@ -62,7 +65,11 @@ def _specialised(
         if not isinstance(size, torch.SymInt):
             return size
         symbols = size.node.expr.free_symbols
-        return size if symbols and (kept is None or symbols <= free) else int(size)
+        if kept is None or symbols <= free:
+            return size if symbols else int(size)
+        for symbol in symbols - free if symbols & free else ():
+            int(size.node.shape_env.create_symintnode(symbol, hint=None))
+        return size if size.node.expr.free_symbols & free else int(size)
 
     return _mapped(number, metas, params)
 
@@ -70,7 +77,9 @@ def _specialised(
 def _symbolic_results(rule: Rule, metas: Metas, params: tuple[Any, ...]) -> list[Meta]:
     """Return the results of a rule for stand-ins, with the symbols that these stand for."""
     sizes = _symbolic_sizes(metas, params)
-    symbols = sorted({symbol for size in sizes for symbol in size.node.expr.free_symbols}, key=str)
+    steps = [step for meta in metas if meta for step in meta.strides if isinstance(step, torch.SymInt)]
+    # Strides of a slice have the sizes of the whole tensor.
+    symbols = sorted({symbol for size in (*sizes, *steps) for symbol in size.node.expr.free_symbols}, key=str)
     if not symbols:
         return list(rule(metas, params))
     if len(symbols) > len(_STAND_INS[0]):

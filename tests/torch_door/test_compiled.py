@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
@@ -132,3 +134,33 @@ def test_blocks_that_begin_in_compiled_functions_are_not_compiled(serves: Any) -
     torch.testing.assert_close(found, LAYER(x), rtol=1e-4, atol=1e-4)
     assert not counters["graph_break"]
     assert len(programs) <= 1
+
+
+# --- symbolic sizes ----------------------------------------------------------------------------------------
+
+NARROW = nn.Conv2d(2, 2, 1)
+
+
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "whole": LAYER,
+    "slice": lambda x: NARROW(x[:, :2]),
+    "chunks": lambda x: torch.cat([NARROW(one) for one in x.chunk(2, 1)], 1),
+    "split": lambda x: torch.cat([NARROW(one) for one in x.split(2, 1)], 1),
+    "rows": lambda x: LAYER(x[:, :, 1:]),
+}
+
+
+@pytest.mark.parametrize("name", [*PARTS])
+def test_parts_of_tensors_have_symbolic_sizes(serves: Any, name: str) -> None:
+    function, counts = PARTS[name], list[int]()
+    operands = [torch.randn(shape) for shape in [(2, 4, 8, 9), (3, 4, 8, 12), (5, 4, 10, 6), (4, 4, 11, 7)]]
+    expected = [function(x) for x in operands]
+    for within in (False, True):
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(function, backend=counter, dynamic=True, fullgraph=True)
+        with torch.no_grad(), serves() if within else nullcontext():
+            for x, y in zip(operands, expected, strict=True):
+                torch.testing.assert_close(compiled(x), y, rtol=2e-2, atol=1e-2)
+        counts.append(counter.frame_count)
+    assert counts[0] == counts[1]
