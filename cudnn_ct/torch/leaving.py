@@ -7,7 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["FLOATS", "HALF", "LeftToTorchError", "flags", "same_dtype", "sizes", "unless"]
+__all__ = [
+    "FLOATS",
+    "HALF",
+    "PLAIN",
+    "LeftToTorchError",
+    "flags",
+    "has_functions",
+    "same_dtype",
+    "sizes",
+    "unless",
+]
 
 
 class LeftToTorchError(Exception):
@@ -41,3 +51,12 @@ def same_dtype(x: Tensor, *others: Tensor | None) -> None:
     for one in others:
         if one is not None and one.dtype is not x.dtype:
             unless(not torch.is_autocast_enabled(), "operands have several dtypes")
+
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # torch.compile calls methods with tensors of other types
+
+
+def has_functions(kind: type) -> bool:
+    """Return whether a type has functions of its own in the place of torch's."""
+    own = None if kind in PLAIN else getattr(kind, "__torch_function__", None)
+    return own is not None and own is not torch._C._disabled_torch_function_impl

@@ -29,7 +29,7 @@ from .blocks import Block, Mode, block_of_backward, groups_of, thread
 from .by_steps import by_steps
 from .faster import SLOWER, TIMED, Resting, is_timed, torch_is_faster
 from .kernels import settings
-from .leaving import LeftToTorchError
+from .leaving import PLAIN, LeftToTorchError, has_functions
 from .prepared import current_stream
 from .replaced import Pair, Replaced, is_method
 from .reports import Report
@@ -180,7 +180,6 @@ class _Serving(Mode):
 # --- calls -------------------------------------------------------------------------------------------------
 
 SERVED_DEVICES = ("cuda",)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # torch.compile calls methods with tensors of other types
 # Errors of operators about arguments: torch computes the call, or raises an error of its own.
 ARGUMENT_ERRORS = (TypeError, ValueError, IndexError, NotImplementedError)
 
@@ -204,7 +203,7 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
             block = block_of_backward()
         if block is None or thread.inside or group in block.skip:
             return leave(*args, **kwargs)
-        if method and args and type(args[0]) not in _PLAIN:
+        if method and args and type(args[0]) not in PLAIN:
             return leave(*args, **kwargs)
         thread.inside = True
         try:
@@ -243,6 +242,8 @@ def _traced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     group, serve = RULES[func]
     joined = group in _JOINED_BY_TORCH and not is_exporting()
     if joined or not _on_device(args, kwargs) or is_differentiated():
+        return func(*args, **kwargs)
+    if any(isinstance(one, torch.Tensor) and has_functions(type(one)) for one in (*args, *kwargs.values())):
         return func(*args, **kwargs)
     try:
         return serve(*args, **kwargs)
@@ -342,8 +343,7 @@ def _check_types(values: Sequence[Any]) -> None:
         raise LeftToTorchError("derivatives by torch.func")
     for one in values:
         kind = type(one)
-        own = None if kind in _PLAIN else getattr(kind, "__torch_function__", None)
-        if own is not None and own is not torch._C._disabled_torch_function_impl:
+        if has_functions(kind):
             raise LeftToTorchError(f"{kind.__name__} has functions of its own")
         if isinstance(one, torch.Tensor):
             if one.layout is not torch.strided or one.is_nested:

@@ -164,3 +164,27 @@ def test_parts_of_tensors_have_symbolic_sizes(serves: Any, name: str) -> None:
                 torch.testing.assert_close(compiled(x), y, rtol=2e-2, atol=1e-2)
         counts.append(counter.frame_count)
     assert counts[0] == counts[1]
+
+
+# --- types of tensors --------------------------------------------------------------------------------------
+
+
+class Doubled(Tensor):
+    """Tensors whose convolutions are doubled."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found * 2 if func.__name__ == "conv2d" else found
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_compiled_calls_of_types_with_functions_of_their_own_are_left(serves: Any, place: int) -> None:
+    operands = [torch.randn(2, 4, 5, 5), W]
+    expected = 2 * F.conv2d(*operands)
+    operands[place] = operands[place].as_subclass(Doubled)
+    with serves():
+        found = torch.compile(F.conv2d, backend="eager")(*operands)
+        torch.testing.assert_close(found.as_subclass(Tensor), expected, rtol=1e-4, atol=1e-4)
+        within = torch.compile(lambda *given: F.conv2d(*given), backend="eager")(*operands)
+    torch.testing.assert_close(within.as_subclass(Tensor), expected, rtol=1e-4, atol=1e-4)
