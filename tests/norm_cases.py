@@ -78,32 +78,6 @@ def _backward(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[s
     return LayerCase("batch_norm_backward", operands, keywords | relu, outs, terms={"dx": terms})
 
 
-GROUP_NORMS = ("group_norm", "group_norm_backward")
-
-
-@st.composite
-def group_norm_cases(draw: st.DrawFn, *, dtypes: Sequence[str] = FLOATS) -> LayerCase:
-    """A group normalisation or its gradient, of 2 to 6 axes, with saved statistics or without."""
-    groups, size, dtype = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.sampled_from(dtypes))
-    lengths = draw(st.lists(st.integers(1, 3), max_size=4))
-    shape = (draw(st.sampled_from((2, 1, 3, 0))), groups * size, *lengths)
-    keywords = {"groups": groups, "epsilon": draw(st.sampled_from((1e-3, 0.5)))}
-    x, out = lying(draw, shape, dtype, "floats"), lying(draw, shape, dtype, "nan")
-    outs = {"out": out} if draw(st.booleans()) else {}
-    kind = norm_parameter_dtype(dtype)
-    scale, bias = (lying(draw, shape[1:2], kind, values) for values in ("positive", "floats"))
-    if draw(st.booleans()):
-        return LayerCase("group_norm", (x, scale, bias), keywords, outs)
-    step = ct.reference.group_norm(x.array(), scale.array(), bias.array(), **keywords)
-    saved: tuple[Tensor | None, ...] = (None, None)
-    if draw(st.booleans()):
-        saved = tuple(lying(draw, one.shape, kind, one) for one in step[1:])
-    dy = lying(draw, shape, dtype, "floats")
-    largest = (np.abs(values).max(initial=0) for values in (scale.array(), step.invstd, dy.array()))
-    terms = float(np.prod([float(one) for one in largest]))
-    return LayerCase("group_norm_backward", (dy, x, scale, *saved), keywords, outs, terms={"dx": terms})
-
-
 def _parameter(draw: st.DrawFn, x: Tensor, mode: str, values: Any = "floats", dtype: str = "") -> Tensor:
     """A parameter for x, in some view; with one axis or with those of x."""
     shape, dtype = norm_parameter_shape(x.shape, mode), dtype or norm_parameter_dtype(x.dtype)

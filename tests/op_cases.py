@@ -1,4 +1,4 @@
-"""The table of operations, which all tiers read: a simple operation needs one row here, and no other test.
+"""The table of operations, which all tiers read: those of `tests.operations`, and rows of older ones.
 
 The selftest has its own rows in the package, and draws operands for an operation without any by the names of
 its parameters. The failing calls, the fuzzer and the tests of threads make the calls of the selftest.
@@ -44,7 +44,9 @@ from tests.layers import (
     spatial_cases,
 )
 from tests.matmul_cases import PRODUCTS, matmul_cases
-from tests.norm_cases import GROUP_NORMS, group_norm_cases, norm_cases
+from tests.norm_cases import norm_cases
+from tests.operations import FOUND
+from tests.recipe_cases import recipe_cases
 from tests.row_norm_cases import ROW_NORMS, row_norm_cases
 from tests.tensor_cases import op_tensor_cases, reduce_cases, transform_cases
 
@@ -64,12 +66,15 @@ class OpCase(NamedTuple):
         The arguments that a simple call requires besides arrays.
     varies : tuple of str
         The operations whose last bits may vary from run to run, by cuDNN's manual.
+    c_calls : dict from names to int
+        How many C calls compute a simple call of an operation, if not one.
     """
 
     operations: tuple[str, ...]
     calls: st.SearchStrategy[LayerCase]
     keywords: dict[str, Any] = {}  # noqa: RUF012 - never modified
     varies: tuple[str, ...] = ()
+    c_calls: dict[str, int] = {}  # noqa: RUF012 - never modified
 
 
 # --- calls by the names of parameters ----------------------------------------------------------------------
@@ -188,8 +193,8 @@ CONV = OpCase(
 )
 CASES = (
     CONV,
-    OpCase(("conv_scale_bias_activation",), scaled_conv_cases()),
-    OpCase(FUSIONS, training_fusion_cases()),
+    OpCase(("conv_scale_bias_activation",), scaled_conv_cases(), c_calls={"conv_scale_bias_activation": 3}),
+    OpCase(FUSIONS, training_fusion_cases(), c_calls={"conv_batch_norm_statistics": 3}),
     OpCase(("scaled_conv",), float8_conv_cases()),
     OpCase(
         ("pool", "pool_backward"),
@@ -225,6 +230,7 @@ CASES = (
         ("grid_sample", "grid_sample_backward", "affine_grid", "affine_grid_backward"),
         spatial_cases(),
         varies=("grid_sample_backward", "affine_grid_backward"),
+        c_calls={"grid_sample": 3, "grid_sample_backward": 3},
     ),
     OpCase(
         ("spatial_transformer", "spatial_transformer_backward"),
@@ -235,23 +241,37 @@ CASES = (
             )
         ),
         varies=("spatial_transformer_backward",),
+        c_calls={"spatial_transformer": 4, "spatial_transformer_backward": 5},
     ),
     OpCase(
         ("instance_norm", "instance_norm_backward"),
         named_calls(("instance_norm", "instance_norm_backward"), shapes(3, 6), keywords(epsilon=(1e-3, 0.5))),
+        c_calls={"instance_norm": 3, "instance_norm_backward": 4},
     ),
     OpCase(CAUSAL, causal_cases(), varies=CAUSAL[1:]),
     OpCase(FFT, fft_cases(), varies=FFT[1:]),
     OpCase(BACK_TO_BACK, back_to_back_cases(), varies=BACK_TO_BACK[1:]),
     OpCase(AGGREGATE, aggregate_cases(), varies=AGGREGATE[1:]),
     OpCase(ATTENTION, attention_cases(), varies=ATTENTION[1:]),
-    OpCase(NORMS, norm_cases()),
-    OpCase(GROUP_NORMS, group_norm_cases()),
+    OpCase(NORMS, norm_cases(), c_calls={"batch_norm_inference_backward": 3}),
     OpCase(ROW_NORMS, row_norm_cases()),
     OpCase(PRODUCTS, matmul_cases(), varies=("matmul_backward",)),
     OpCase(("add", "op_tensor"), op_tensor_cases(), {"op": "sqrt"}),
     OpCase(("transform",), transform_cases()),
-    OpCase(("reduce", "reduce_with_indices"), reduce_cases(), {"op": "max", "axis": 0, "keepdims": True}),
+    OpCase(
+        ("reduce", "reduce_with_indices"),
+        reduce_cases(),
+        {"op": "max", "axis": 0, "keepdims": True},
+        c_calls={"reduce": 3},
+    ),
+    *(
+        OpCase(
+            tuple(module),
+            recipe_cases(module),
+            c_calls={name: one.c_calls for name, one in module.items()},
+        )
+        for module in FOUND
+    ),
 )
 
 CASES = tuple(row._replace(calls=into_memory(row.calls)) for row in CASES)

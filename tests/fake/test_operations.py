@@ -265,13 +265,6 @@ def image(dtype: str = "float32", **where: Any) -> ct.DeviceArray:
     return ct.asarray(values.astype(ct.zeros(1, dtype).dtype), **where)
 
 
-# Operations that take more than one C call.
-CALLS = {"group_norm": 8, "group_norm_backward": 14, "instance_norm": 3, "instance_norm_backward": 4}
-CALLS |= {"spatial_transformer": 4, "spatial_transformer_backward": 5}
-CALLS |= dict.fromkeys(("batch_norm_inference_backward", "grid_sample", "grid_sample_backward", "reduce"), 3)
-CALLS |= dict.fromkeys(("conv_batch_norm_statistics", "conv_scale_bias_activation"), 3)
-
-
 @ON_IMAGE
 def test_second_call_prepares_and_copies_nothing(fake: FakeCudnn, operation: str) -> None:
     x = image()
@@ -282,7 +275,7 @@ def test_second_call_prepares_and_copies_nothing(fake: FakeCudnn, operation: str
     packs = {"CreateDescriptor", "SetAttribute", "Finalize", "DestroyDescriptor"}  # of new addresses
     names = [name for name in names if name.removeprefix("cudnnBackend") not in packs]
     assert not [name for name in names if name.startswith(("cudnnCreate", "cudnnSet", "cudnnGet"))]
-    assert len(names) == CALLS.get(operation, 1)
+    assert len(names) == row_of(operation).c_calls.get(operation, 1)
 
 
 def waits(host: Host) -> set[tuple[int, int]]:

@@ -49,6 +49,7 @@ Values = dict[str, np.ndarray]
 Pairs = list[tuple[int, int]]
 Compute = Callable[[Operands, Arguments], Values]
 Table = Mapping[str, Compute]
+Scale = Callable[[Table, Operands, Arguments, Values], Values]
 
 
 class Answer(NamedTuple):

@@ -5,13 +5,14 @@ Each operation is written as its formula reads; `by_torch` has the same interfac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 from scipy import special
+
+from tests.operations import each
 
 from . import answer as read
 from .answer import Arguments, Compute, Conv, Geometry, Operands, Values
@@ -21,6 +22,7 @@ from .conv_fusions import fusions_by_loops
 from .images import of_each_image, of_one_image
 from .loops_over_time import ctc_loss, rnn
 from .magnitude import answers
+from .moments import moments
 from .neighbours import NEIGHBOURS
 from .rows import ROWS
 from .sequences import SEQUENCES
@@ -347,16 +349,10 @@ class _Channels:
         return np.ascontiguousarray(np.transpose(moved, np.argsort(self.order)))
 
 
-def _moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    count = rows.shape[1]
-    mean = rows.sum(1, keepdims=True) / np.float64(count)
-    return mean, ((rows - mean) ** 2).sum(1, keepdims=True) / np.float64(count)
-
-
 def batch_norm_training(operands: Operands, arguments: Arguments) -> Values:
     at = _Channels(operands["x"], arguments)
     rows, m = at.rows(operands["x"]), at.samples
-    mean, var = _moments(rows)
+    mean, var = moments(rows)
     invstd = 1 / np.sqrt(var + arguments.get("epsilon", 1e-5))
     y = at.column(operands["scale"]) * (rows - mean) * invstd + at.column(operands["bias"])
     if operands.get("residual") is not None:
@@ -388,7 +384,7 @@ def batch_norm_backward(operands: Operands, arguments: Arguments) -> Values:
     at, x = _Channels(operands["x"], arguments), operands["x"]
     rows, dz, scale = at.rows(x), at.rows(operands["dy"]), at.column(operands["scale"])
     if operands.get("mean") is None:
-        mean, var = _moments(rows)
+        mean, var = moments(rows)
         invstd = 1 / np.sqrt(var + arguments.get("epsilon", 1e-5))
     else:
         mean, invstd = at.column(operands["mean"]), at.column(operands["invstd"])
@@ -424,47 +420,6 @@ def _of_images(function: Compute) -> Compute:
         return of_each_image(found, operands["x"].shape, lambda values: values.sum(0))
 
     return compute
-
-
-# --- group normalisation: one group after another -----------------------------------------------------------
-
-
-def _groups(x: np.ndarray, arguments: Arguments) -> Iterator[tuple[tuple[int, int], tuple[int, slice]]]:
-    """Yield the index (image, group) of each group, and the index of its elements in x."""
-    groups = int(arguments.get("groups", 1))
-    size = x.shape[1] // groups
-    for image, group in np.ndindex(x.shape[0], groups):
-        yield (image, group), (image, slice(group * size, (group + 1) * size))
-
-
-def _of_channels(parameter: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(parameter.reshape(-1, *(1,) * (x.ndim - 2)), x.shape)
-
-
-def group_norm(operands: Operands, arguments: Arguments) -> Values:
-    x = operands["x"]
-    scale, bias = (_of_channels(operands[name], x) for name in ("scale", "bias"))
-    mean, invstd = np.zeros((2, x.shape[0], int(arguments.get("groups", 1))))
-    y = np.zeros(x.shape)
-    for at, own in _groups(x, arguments):
-        mean[at], var = (moment.item() for moment in _moments(x[own].reshape(1, -1)))
-        invstd[at] = 1 / np.sqrt(var + arguments.get("epsilon", 1e-5))
-        y[own] = scale[own] * (x[own] - mean[at]) * invstd[at] + bias[own]
-    return {"y": y, "mean": mean, "invstd": invstd}
-
-
-def group_norm_backward(operands: Operands, arguments: Arguments) -> Values:
-    x, dy, statistics = operands["x"], operands["dy"], operands
-    if operands.get("mean") is None:
-        statistics = group_norm({**operands, "bias": operands["scale"]}, arguments)
-    scaled, normal, dx = _of_channels(operands["scale"], x) * dy, np.zeros(x.shape), np.zeros(x.shape)
-    for at, own in _groups(x, arguments):
-        count, invstd = np.float64(x[own].size), statistics["invstd"][at]
-        normal[own] = (x[own] - statistics["mean"][at]) * invstd
-        crossed = (scaled[own] * normal[own]).sum() / count
-        dx[own] = invstd * (scaled[own] - scaled[own].sum() / count - normal[own] * crossed)
-    axes = (0, *range(2, x.ndim))
-    return {"dx": dx, "dscale": (dy * normal).sum(axes), "dbias": dy.sum(axes)}
 
 
 # --- local response normalisation ---------------------------------------------------------------------------
@@ -598,6 +553,7 @@ VALUES: dict[str, Compute] = {
     **NEIGHBOURS,
     **ROWS,
     **ATTENTION,
+    **each("by_loops"),
 }
 VALUES |= fusions_by_loops(VALUES)
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from tests.operations import each
+
 from . import answer as read
 from .answer import GATES, Arguments, Compute, Geometry, Network, Operands, Pairs, Values
 from .attention_by_torch import ATTENTION
@@ -421,34 +423,6 @@ def batch_norm_inference_backward(operands: Tensors, arguments: Arguments) -> Te
     return {"dx": at.image(dx), "dscale": dscale, "dbias": dbias}
 
 
-# --- group normalisation ------------------------------------------------------------------------------------
-
-
-def group_norm(operands: Tensors, arguments: Arguments) -> Tensors:
-    x, groups = operands["x"], int(arguments.get("groups", 1))
-    n, channels, *size = x.shape
-    if not x.numel():
-        missing = x.new_full((n, groups), torch.nan)
-        return {"y": x, "mean": missing, "invstd": missing}
-    # functional.group_norm rejects groups of one element.
-    facts = (n, channels, prod(size), groups, float(arguments.get("epsilon", 1e-5)))
-    y, mean, invstd = torch.native_group_norm(x.contiguous(), operands["scale"], operands["bias"], *facts)
-    return {"y": y, "mean": mean, "invstd": invstd}
-
-
-def group_norm_backward(operands: Tensors, arguments: Arguments) -> Tensors:
-    x, dy, scale = (operands[name].contiguous() for name in ("x", "dy", "scale"))
-    if not x.numel():
-        return {"dx": x, "dscale": torch.zeros_like(scale), "dbias": torch.zeros_like(scale)}
-    statistics = operands
-    if operands.get("mean") is None:
-        statistics = group_norm({**operands, "bias": scale}, arguments)
-    mean, invstd = (statistics[name].contiguous() for name in ("mean", "invstd"))
-    facts = (*x.shape[:2], prod(x.shape[2:]), mean.shape[1], [True, True, True])
-    backward = torch.ops.aten.native_group_norm_backward
-    return dict(zip(("dx", "dscale", "dbias"), backward(dy, x, mean, invstd, scale, *facts), strict=True))
-
-
 # --- local response normalisation ---------------------------------------------------------------------------
 
 
@@ -791,6 +765,7 @@ _FUNCTIONS: dict[str, Torch] = {
     **ROWS,
     **NEIGHBOURS,
     **ATTENTION,
+    **each("by_torch"),
 }
 
 VALUES: dict[str, Compute] = {name: _on_arrays(function) for name, function in _FUNCTIONS.items()}

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from math import ceil, log2, prod
+from math import ceil, prod
 from typing import Any, NamedTuple
 
 import cudnn_ct as ct
+from tests.operations import each
 
-from .draw import FLOATS, HALF, RECIPES, Call, Derived, Recipe, Source, Where, draw
+from .draw import RECIPES, Call, Where, draw
 from .operands import Tensor
+from .recipes import FLOATS, HALF, Derived, Recipe, Source, length, long_image
 
 __all__ = ["GRAPHS", "LARGE", "Asked", "Case", "GraphCase", "draw_case", "operations"]
 
@@ -115,28 +117,21 @@ def _order(source: Source, most: int) -> tuple[int, ...]:
     return tuple(source.sample(range(most), most)) if kind == "permuted" else tuple(range(most))
 
 
-def _length(source: Source, low: int, high: int) -> int:
-    """A length between two, each power of 2 as likely as the next; half of them divisible by 8."""
-    high = max(low, high)
-    n = round(2 ** source.uniform(log2(low), log2(high)))
-    return min(max(n // 8 * 8 if source.chance(0.5) else n, low), high)
-
-
 # --- calls -------------------------------------------------------------------------------------------------
 
 
 def _reduce(source: Source, most: int) -> Recipe:
     """Long rows, long columns, whole arrays, images to their channels, and any axes."""
     kind, dtype, op = source.choice(REDUCTIONS), source.choice(FLOATS), source.choice(OPS)
-    long = _length(source, min(4096, most), most)
-    short = _length(source, 1, max(1, min(2048, most // long)))
+    long = length(source, min(4096, most), most)
+    short = length(source, 1, max(1, min(2048, most // long)))
     shape, axes = {
         "rows": ((short, long), (1,)),
         "columns": ((long, short), (0,)),
         "whole": ((long,), (0,)) if source.chance(0.5) else ((short, long), (0, 1)),
         "few": ((long // 2 or 1, source.choice((1, 2, 3))), (0,)),
         "rows of more axes": ((short, _side(long), _side(long)), source.choice(((1, 2), (2,), (0, 2)))),
-        "images": (_image(source, most), source.choice(((0, 2, 3), (2, 3), (0,), (1,), (0, 2)))),
+        "images": (long_image(source, most), source.choice(((0, 2, 3), (2, 3), (0,), (1,), (0, 2)))),
     }[kind]
     shape = tuple(max(1, n) for n in shape)
     values = "positive" if op.startswith("mul") else source.choice(("normal", "normal", "unit"))
@@ -153,26 +148,14 @@ def _side(n: int) -> int:
     return max(1, ceil(n**0.5))
 
 
-def _image(source: Source, most: int) -> tuple[int, ...]:
-    channels = min(source.choice((1, 3, 8, 16, 64, 256, 1000)), max(1, most // 4))
-    side = source.choice((1, 2, 7, 14, 28, 56, 112, 333))
-    side = min(side, max(1, int((most // channels) ** 0.5)))
-    return (
-        max(1, min(source.choice((1, 4, 32, 128)), most // (channels * side * side))),
-        channels,
-        side,
-        side,
-    )
-
-
 def _conv_backward_bias(source: Source, most: int) -> Recipe:
-    return Recipe({"dy": (_image(source, most), source.choice(FLOATS), "normal")}, {})
+    return Recipe({"dy": (long_image(source, most), source.choice(FLOATS), "normal")}, {})
 
 
 def _matmul_backward(source: Source, most: int) -> Recipe:
     """Long sums of the gradients: many rows, b shared by a batch, and a bias."""
     most //= 4
-    rows, terms, columns = _length(source, 1, min(most, 2**16)), *(_length(source, 1, 512) for _ in "kn")
+    rows, terms, columns = length(source, 1, min(most, 2**16)), *(length(source, 1, 512) for _ in "kn")
     terms, columns = (max(1, min(n, most // rows)) for n in (terms, columns))
     batch = source.choice(((), (), (3,), (16,)))
     rows = max(1, rows // prod(batch))
@@ -192,7 +175,7 @@ def _row_norm(mode: str) -> Callable[[Source, int], Recipe]:
     def drawn(source: Source, most: int) -> Recipe:
         columns = source.choice((64, 100, 128, 768, 1024, 4096, 8192, 16384))
         columns = min(columns, most)
-        rows = _length(source, 1, max(1, min(2**14, most // columns // 2)))
+        rows = length(source, 1, max(1, min(2**14, most // columns // 2)))
         dtype = source.choice(FLOATS[:3])
         wide = source.choice((dtype, "float32"))
         arguments = {"epsilon": 1e-5}
@@ -208,13 +191,11 @@ def _row_norm(mode: str) -> Callable[[Source, int], Recipe]:
 
 def _batch_norm(operation: str) -> Callable[[Source, int], Recipe]:
     def drawn(source: Source, most: int) -> Recipe:
-        shape, dtype = _image(source, most // 2), source.choice(FLOATS)
+        shape, dtype = long_image(source, most // 2), source.choice(FLOATS)
         shape = (max(2, shape[0]), *shape[1:])
         wide = "float32" if dtype in HALF else dtype
         arguments: dict[str, Any] = {"epsilon": 1e-5}
         images = operation.startswith("batch")
-        if operation.startswith("group"):
-            arguments["groups"] = source.choice([n for n in range(1, shape[1] + 1) if shape[1] % n == 0])
         if images:
             arguments["mode"] = source.choice(("spatial", "spatial", "per_activation"))
         full = images and arguments["mode"] == "per_activation"
@@ -305,10 +286,13 @@ LARGE: dict[str, Callable[[Source, int], Recipe]] = {
     **{
         name: _batch_norm(name)
         for name in (
-            *("batch_norm_training", "batch_norm_backward", "batch_norm_inference_backward"),
-            *("group_norm", "group_norm_backward", "instance_norm", "instance_norm_backward"),
+            "batch_norm_training",
+            "batch_norm_backward",
+            "batch_norm_inference_backward",
         )
     },
+    **each("large"),
+    **{name: _batch_norm(name) for name in ("instance_norm", "instance_norm_backward")},
     **{name: _conv(name) for name in ("conv", "conv_backward_data", "conv_backward_filter")},
     "attention_backward": _attention_backward,
 }
@@ -323,7 +307,7 @@ def _product(source: Source, most: int) -> GraphCase:
     """A reduction behind a product, which may be wider than a tile of its engine."""
     most //= 4
     longest = 2048 if most >= 2**16 else 32
-    rows, terms, columns = (_length(source, 1, longest) for _ in "mkn")
+    rows, terms, columns = (length(source, 1, longest) for _ in "mkn")
     terms = max(1, min(terms, 512, most // max(rows, columns)))
     batch = source.choice(((), (), (3,)))
     dtype = source.choice(("float16", "bfloat16", "float32"))
@@ -337,8 +321,8 @@ def _product(source: Source, most: int) -> GraphCase:
 
 def _rows(source: Source, most: int) -> GraphCase:
     """A reduction behind elementwise operations: rows of 4,096 and more, and columns."""
-    long = _length(source, min(4096, most), min(most, 2**17))
-    short = _length(source, 1, max(1, most // long))
+    long = length(source, min(4096, most), min(most, 2**17))
+    short = length(source, 1, max(1, most // long))
     dtype = source.choice(("float16", "bfloat16", "float32"))
     shape, axes = source.choice((((short, long), (1,)), ((short, long), (1,)), ((long, short), (0,))))
     axes = source.choice((axes, axes, (0, 1)))
@@ -363,7 +347,7 @@ def _convolution(source: Source, most: int) -> GraphCase:
 
 def _norm(source: Source, most: int) -> GraphCase:
     columns = source.choice((64, 128, 768, 4096)) if most >= 2**16 else 64
-    rows = _length(source, 2, max(2, min(8192, most // columns)))
+    rows = length(source, 2, max(2, min(8192, most // columns)))
     dtype = source.choice(("float16", "bfloat16", "float32"))
     operands = _tensors(source, {"dy": (rows, columns), "x": (rows, columns)}, dtype)
     operands |= _tensors(source, {"scale": (columns,), "mean": (rows, 1)}, "float32")

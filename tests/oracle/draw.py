@@ -2,79 +2,29 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from math import ceil, prod
 from typing import Any, NamedTuple
 
+from tests.operations import each
+
 from .jitted import JIT, can_jit
-from .offsets import OFFSETS
 from .operands import Tensor, restrided
+from .recipes import FLOAT8, FLOATS, HALF, Derived, Recipe, Source, centre, gradient_of
 from .tables import private
 
-__all__ = ["RECIPES", "SHARED", "Call", "Derived", "Where", "draw", "operations"]
+__all__ = ["RECIPES", "SHARED", "Call", "Where", "draw", "operations"]
 
 SHARED = 9  # calls in a row of one problem, if its kernels are compiled
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-HALF = ("float16", "bfloat16")
-FLOAT8 = ("float8_e4m3", "float8_e5m2")
 # Element types that a library has arrays of; arrays of jax cannot be written and have no strides.
 ORIGINS = {
     "gpu": ("own", "own", "own", "torch", "torch", "torch", "interface", "cupy", "numba", "jax"),
     "fakes": ("own", "foreign"),
 }
 LACKS = dict.fromkeys(("cupy", "numba", "interface"), ("bfloat16", *FLOAT8)) | {"jax": FLOAT8}
-
-
-class Derived(NamedTuple):
-    """An operand that is the result of another operation on operands of the call, rounded to its dtype."""
-
-    operation: str
-    result: str
-    arguments: dict[str, Any]
-
-
-class Recipe(NamedTuple):
-    """An operation with operands and arguments, before memory, streams and factors are drawn.
-
-    Attributes
-    ----------
-    operands : dict from names to (shape, dtype, values)
-    arguments : dict
-        Keywords, and positional arguments that are not arrays.
-    out : (shape, dtype) or None
-        The first result, if ``out=`` may take it.
-    more : dict from names to (shape, dtype)
-        All results after the first that ``out=`` may take, in order.
-    derived : dict from names of operands to :class:`Derived`
-    alias : tuple of str
-        Operands that ``out`` may be.
-    scaled : bool
-        Whether the call takes alpha and beta.
-    written : tuple of str
-        Operands that the call changes.
-    plan : str
-        The function that prepares a plan for the call, if there is one.
-    order : tuple of int
-        An order of axes in memory that all arrays of this rank have in every second call.
-    rejected : bool
-        Whether the documentation says that the call raises NotSupportedError, by any cuDNN and on any device.
-    """
-
-    operands: dict[str, tuple[tuple[int, ...], str, str]]
-    arguments: dict[str, Any]
-    out: tuple[tuple[int, ...], str] | None = None
-    derived: dict[str, Derived] = {}  # noqa: RUF012 - never changed
-    alias: tuple[str, ...] = ()
-    scaled: bool = True
-    written: tuple[str, ...] = ()
-    plan: str = ""
-    more: dict[str, tuple[tuple[int, ...], str]] = {}  # noqa: RUF012 - never changed
-    order: tuple[int, ...] = ()
-    rejected: bool = False
 
 
 class Where(NamedTuple):
@@ -132,31 +82,6 @@ class Call(NamedTuple):
         parts += [f"out={self.out}"] * (self.out is not None) + [f"out is {self.alias}"] * bool(self.alias)
         parts += [f"{name} of out={one}" for name, one in self.more.items() if one]
         return f"{self.operation}({', '.join(parts)}) {self.plan} {self.where}"
-
-
-class Source(random.Random):
-    """A random source with the draws that recipes share."""
-
-    def chance(self, probability: float) -> bool:
-        return self.random() < probability
-
-    def shape(self, least: int, most: int, longest: int = 6) -> tuple[int, ...]:
-        return tuple(self.randint(1, longest) for _ in range(self.randint(least, most)))
-
-    def images(self, longest: int = 9) -> tuple[int, ...]:
-        """A shape (N, C, *spatial); sometimes with channels that tensor cores and vector loads like."""
-        channels = self.choice((1, 2, 3, 4, 5, 8, 16, 32))
-        axes = self.choice((1, 2, 2, 2, 3))
-        spatial = tuple(self.randint(1, longest if axes < 3 else 5) for _ in range(axes))
-        if self.chance(0.1):
-            spatial = (1,) * axes
-        return (0 if self.chance(0.02) else self.randint(1, 4), channels, *spatial)
-
-    def per_axis(self, axes: int, low: int, high: int) -> Any:
-        """An int, or a tuple with one for each axis."""
-        if self.chance(0.5):
-            return self.randint(low, high)
-        return tuple(self.randint(low, high) for _ in range(axes))
 
 
 def draw(seed: int, number: int, device: str, only: Sequence[str] = (), shared: int = 1) -> Call:
@@ -764,11 +689,6 @@ def _graph_attention(source: Source, gradient: bool = False) -> Recipe:
     return Recipe(operands, arguments, derived=derived, scaled=False)
 
 
-def _centre(source: Source) -> str:
-    """The values of the x of a normalisation: in half of the calls, with a mean far from 0."""
-    return source.choice(("normal", *OFFSETS)) if source.chance(0.6) else "normal"
-
-
 class _Norm(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
@@ -791,7 +711,7 @@ def _norm(source: Source) -> _Norm:
 def _batch_norm_training(source: Source) -> Recipe:
     n = _norm(source)
     operands = {
-        "x": (n.shape, n.dtype, _centre(source)),
+        "x": (n.shape, n.dtype, centre(source)),
         "scale": (n.parameters, n.wide, "normal"),
         "bias": (n.parameters, n.wide, "normal"),
     }
@@ -815,7 +735,7 @@ def _batch_norm_training(source: Source) -> Recipe:
 
 def _batch_norm_backward(source: Source) -> Recipe:
     n = _norm(source)
-    operands = {"x": (n.shape, n.dtype, _centre(source)), "dy": (n.shape, n.dtype, "normal")}
+    operands = {"x": (n.shape, n.dtype, centre(source)), "dy": (n.shape, n.dtype, "normal")}
     operands["scale"] = (n.parameters, n.wide, "normal")
     arguments: dict[str, Any] = {"mode": n.mode, "epsilon": source.choice((1e-5, 1e-2))}
     derived = {}
@@ -836,48 +756,14 @@ def _batch_norm_backward(source: Source) -> Recipe:
 def _instance_norm(source: Source) -> Recipe:
     shape, dtype = source.images(6), source.choice(FLOATS)
     wide = "float32" if dtype in HALF else dtype
-    operands = {"x": (shape, dtype, _centre(source))}
+    operands = {"x": (shape, dtype, centre(source))}
     operands |= dict.fromkeys(("scale", "bias"), (shape[1:2], wide, "normal"))
     more = dict.fromkeys(("mean", "invstd"), ((*shape[:2], *(1 for _ in shape[2:])), wide))
     return Recipe(operands, {"epsilon": source.choice((1e-5, 1e-2))}, (shape, dtype), more=more)
 
 
-def _gradient_of(source: Source, name: str, drawn: Recipe, epsilons: Sequence[float] = ()) -> Recipe:
-    """The gradient of a normalisation, with or without its statistics, perhaps of another epsilon."""
-    x, scale = drawn.operands["x"], drawn.operands["scale"]
-    operands, derived = {"x": x, "dy": (*x[:2], "normal"), "scale": scale}, {}
-    if source.chance(0.6):
-        given = drawn.arguments | ({"epsilon": source.choice(epsilons)} if epsilons else {})
-        for statistic, (shape, dtype) in drawn.more.items():
-            operands[statistic] = (shape, dtype, "normal")
-            derived[statistic] = Derived(name, statistic, given)
-    more = dict.fromkeys(("dscale", "dbias"), scale[:2])
-    return drawn._replace(operands=operands, derived=derived, more=more)
-
-
 def _instance_norm_backward(source: Source) -> Recipe:
-    return _gradient_of(source, "instance_norm", _instance_norm(source))
-
-
-def _group_norm(source: Source) -> Recipe:
-    dtype, channels = source.choice(FLOATS), source.choice((1, 2, 3, 4, 6, 8, 12, 16, 32))
-    divisors = [one for one in range(1, channels + 1) if channels % one == 0]
-    groups = source.choice((1, channels, *divisors))
-    axes = source.choice((0, 1, 2, 2, 2, 3, 4))
-    longest = 1 if source.chance(0.1) else (1, 9, 9, 5, 3)[axes]
-    size = tuple(0 if source.chance(0.01) else source.randint(1, longest) for _ in range(axes))
-    images = 0 if source.chance(0.02) else source.randint(1, 4)
-    shape, wide = (images, channels, *size), "float32" if dtype in HALF else dtype
-    operands = {"x": (shape, dtype, _centre(source))}
-    operands |= dict.fromkeys(("scale", "bias"), (shape[1:2], wide, "normal"))
-    arguments = {"groups": groups, "epsilon": source.choice((1e-5, 1e-2))}
-    more = dict.fromkeys(("mean", "invstd"), ((images, groups), wide))
-    return Recipe(operands, arguments, (shape, dtype), scaled=False, more=more)
-
-
-def _group_norm_backward(source: Source) -> Recipe:
-    """Statistics have an epsilon that shows whether the call reads them."""
-    return _gradient_of(source, "group_norm", _group_norm(source), (1e-5, 1e-1))
+    return gradient_of(source, "instance_norm", _instance_norm(source))
 
 
 def _batch_norm_inference(source: Source) -> Recipe:
@@ -1200,7 +1086,7 @@ def _row_norm(mode: str, source: Source) -> Recipe:
     dtype = source.choice(FLOATS[:3])
     wide = source.choice((dtype, "float32"))
     shape, parameter = (*batch, *axes), (*batch[:adaptive], *axes)
-    operands = {"x": (shape, dtype, _centre(source)), "scale": (parameter, wide, "normal")}
+    operands = {"x": (shape, dtype, centre(source)), "scale": (parameter, wide, "normal")}
     if source.chance(0.6):
         operands["bias"] = (parameter, wide, "normal")
     arguments: dict[str, Any] = {"epsilon": source.choice((1e-5, 1e-2))}
@@ -1445,7 +1331,8 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "conv_backward_data": partial(_planned_conv, "conv_backward_data"),
     "conv_backward_filter": partial(_planned_conv, "conv_backward_filter"),
     **private(globals(), "conv_bias_activation", "conv_transpose", "ctc_loss", "dropout", "fill"),
-    **private(globals(), "grid_sample", "grid_sample_backward", "group_norm", "group_norm_backward"),
+    **private(globals(), "grid_sample", "grid_sample_backward"),
+    **each("draw"),
     **private(globals(), "instance_norm", "instance_norm_backward", "lrn", "lrn_backward", "op_tensor"),
     **private(globals(), "pool", "pool_backward", "reduce", "scale", "softmax", "softmax_backward"),
     **private(globals(), "spatial_transformer", "spatial_transformer_backward", "transform"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import cudnn_ct as ct
+from tests.operations import Door, each, same
 
 from .operands import Tensor
 
@@ -16,42 +17,26 @@ __all__ = ["DOORS", "JIT", "can_jit", "is_installed", "jitted"]
 JIT = "jax.jit"  # in place of the function that prepares a plan
 
 
-class Door(NamedTuple):
-    """A function of `cudnn_ct.jax`.
-
-    ``operands`` are the names of drawn operands in its order, ``arguments`` those of drawn arguments, each
-    with the function's own name. ``result`` is the name that answers have for its first result.
-    """
-
-    operands: tuple[str, ...]
-    arguments: Mapping[str, str]
-    result: str = "out"
-
-
-def _same(*names: str) -> dict[str, str]:
-    return {name: name for name in names}
-
-
-_GEOMETRY = _same("padding", "stride", "dilation", "groups")
+_GEOMETRY = same("padding", "stride", "dilation", "groups")
 _NORM = ("x", "scale", "bias")
 DOORS = {
-    "activation": Door(("x",), _same("mode", "coefficient")),
-    "attention": Door(("q", "k", "v", "bias"), _same("scale", "causal", "window")),
-    "batch_norm_inference": Door((*_NORM, "mean", "var"), _same("epsilon")),
+    "activation": Door(("x",), same("mode", "coefficient")),
+    "attention": Door(("q", "k", "v", "bias"), same("scale", "causal", "window")),
+    "batch_norm_inference": Door((*_NORM, "mean", "var"), same("epsilon")),
     "conv": Door(("x", "w"), _GEOMETRY),
     "conv_bias_activation": Door(
-        ("x", "w", "bias", "residual"), _GEOMETRY | _same("activation", "coefficient")
+        ("x", "w", "bias", "residual"), _GEOMETRY | same("activation", "coefficient")
     ),
-    "conv_transpose": Door(("x", "w"), _GEOMETRY | _same("output_padding")),
+    "conv_transpose": Door(("x", "w"), _GEOMETRY | same("output_padding")),
     "grid_sample": Door(("x", "grid"), {}),
-    "group_norm": Door(_NORM, _same("groups", "epsilon"), "y"),
-    "instance_norm": Door(_NORM, _same("epsilon"), "y"),
-    "layer_norm": Door(_NORM, _same("epsilon"), "y"),
+    "instance_norm": Door(_NORM, same("epsilon"), "y"),
+    "layer_norm": Door(_NORM, same("epsilon"), "y"),
     "lrn": Door(("x",), {"n": "n", "lrn_alpha": "alpha", "lrn_beta": "beta", "k": "k"}),
-    "matmul": Door(("a", "b", "bias", "residual"), _same("activation", "alpha")),
-    "pool": Door(("x",), _same("window", "stride", "padding", "mode")),
-    "rms_norm": Door(_NORM, _same("epsilon"), "y"),
-    "softmax": Door(("x",), _same("axis")),
+    "matmul": Door(("a", "b", "bias", "residual"), same("activation", "alpha")),
+    "pool": Door(("x",), same("window", "stride", "padding", "mode")),
+    "rms_norm": Door(_NORM, same("epsilon"), "y"),
+    "softmax": Door(("x",), same("axis")),
+    **each("jitted"),
 }
 # Arguments that the functions lack, and the values that they have there.
 FIXED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from math import prod, sqrt
 from typing import Any, NamedTuple
 
@@ -10,32 +11,34 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.plans.axes import MAX_CALLS
+from tests.operations import each
 
 from .calls import made, planned, weights_of
 from .devices import Device, Placed
 from .draw import Call
 from .jitted import JIT, can_jit, is_installed, jitted
 from .operands import Laid, Tensor, lay_out, rounded, stepped, values_of
+from .recipes import Derived
 
-__all__ = ["Verdict", "compared", "judge", "operands_of"]
+__all__ = ["UNIT", "Verdict", "compared", "derived_value", "judge", "operands_of"]
 
 # The bound of an error: FACTOR * u * scale for the arithmetic, and ROUNDINGS of intermediate results to the
 # dtype of the result. u is the unit roundoff of the arithmetic, scale the magnitude of what is added.
 ROW_NORMS = ("layer_norm", "rms_norm", "ada_layer_norm")
 _OF_ROWS = [f"{name}{step}" for name in ROW_NORMS for step in ("", "_backward")]
-_OF_GROUPS = ("group_norm", "group_norm_backward", "instance_norm", "instance_norm_backward")
+_OF_IMAGES = ("instance_norm", "instance_norm_backward")
 FACTOR = {
-    **dict.fromkeys((*_OF_ROWS, *_OF_GROUPS, "attention_backward", "batch_norm_backward"), 64),
+    **dict.fromkeys((*_OF_ROWS, *_OF_IMAGES, "attention_backward", "batch_norm_backward"), 64),
     **dict.fromkeys(("batch_norm_finalize", "batch_norm_training"), 64),
     **dict.fromkeys(("attention", "scaled_attention", "softmax_backward"), 32),
     **dict.fromkeys(("RNN", "ctc_loss"), 256),
     "lrn_backward": 128,
     "scaled_conv": 16,  # of sums of 32 products each
     "scaled_matmul": 8,
+    **each("factor"),
 }
 ROUNDINGS = {
     "activation_backward": 3,  # cuDNN computes the derivative from y, which was rounded
-    "group_norm_backward": 4,  # one more than batch_norm_backward, which reads scale * dy
     "pool_backward": 4,  # overlapping windows are added in the dtype of the result
     **dict.fromkeys(("attention", "batch_norm_finalize", "scaled_attention"), 2),
     **dict.fromkeys(("softmax", "softmax_backward"), 2),
@@ -43,6 +46,7 @@ ROUNDINGS = {
     **dict.fromkeys((*_OF_ROWS, "attention_backward", "batch_norm_training", "instance_norm", "matmul"), 4),
     **dict.fromkeys(("conv_batch_norm_statistics", "conv_bias_activation", "conv_scale_bias_activation"), 4),
     **dict.fromkeys(("conv_backward_data_relu_batch_norm", "conv_backward_filter_scale_bias_relu"), 4),
+    **each("roundings"),
 }
 UNIT = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-24, "float64": 2**-53, "tf32": 2**-10}
 UNIT |= {"float8_e4m3": 2**-4, "float8_e5m2": 2**-3, "float8 sums": 2**-13}  # tensor cores keep 14 bits
@@ -187,13 +191,9 @@ def compared(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
 def operands_of(call: Call, answers: dict[str, Any]) -> Operands:
     """Draw the values of the operands and lay them out in host memory."""
     values = {name: values_of(tensor) for name, tensor in call.operands.items() if name not in call.derived}
-    for name, (operation, result, arguments) in call.derived.items():
-        known = dict(values)
-        if operation == "softmax":
-            known["x"] = values_of(call.operands[name])
-        if operation in ("batch_norm_training", "group_norm", "instance_norm", *ROW_NORMS):
-            known["bias"] = np.zeros_like(known["scale"])
-        answer = answers[operation](known, arguments)[result].value
+    for name, derived in call.derived.items():
+        given = {"x": values_of(call.operands[name])} if derived.operation == "softmax" else {}
+        answer = derived_value(derived, values | given, answers)
         tensor = call.operands[name]
         values[name] = rounded(np.broadcast_to(answer.reshape(tensor.shape), tensor.shape), tensor.dtype)
     tensors = {
@@ -202,6 +202,15 @@ def operands_of(call: Call, answers: dict[str, Any]) -> Operands:
     }
     call.operands.update(tensors)
     return Operands({name: lay_out(tensors[name], value) for name, value in values.items()}, values)
+
+
+def derived_value(derived: Derived, known: dict[str, np.ndarray], answers: dict[str, Any]) -> np.ndarray:
+    """Return an operand that is the result of another operation on known operands."""
+    operation, result, arguments = derived
+    if "scale" in known and "bias" in signature(getattr(ct, operation)).parameters:
+        known = known | {"bias": np.zeros_like(known["scale"])}
+    value: np.ndarray = answers[operation](known, arguments)[result].value
+    return value
 
 
 def _made(

@@ -11,26 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from cudnn_ct import _lib
+from tests.operations import each
 
 from . import answer as read
-from .answer import Answer, Arguments, Geometry, Operands, Solver, Table, Values
+from .answer import Answer, Arguments, Geometry, Operands, Scale, Solver, Table, Values
 from .attention import ATTENTION_ROUNDED, ATTENTION_SCALES
 from .causal_conv import CAUSAL_SCALES
 from .conv_fusions import FUSION_OPEN, FUSION_ROUNDED, FUSION_SCALES, size_of_activation
 from .images import of_each_image, of_one_image
+from .moments import Statistics, batch_statistics, open_constants
 from .neighbours import NEIGHBOUR_OPEN, NEIGHBOUR_SCALES
-from .rows import PRODUCT_SCALES, ROW_OPEN, ROW_ROUNDED, SAFE_CANCELLATION, spread_of
+from .rows import PRODUCT_SCALES, ROW_OPEN, ROW_ROUNDED
 from .sequences import SEQUENCE_SCALES
 from .tables import private
-
-Scale = Callable[[Table, Operands, Arguments, Values], Values]
 
 EXACT = ("indices",)  # results that are positions
 
@@ -253,34 +252,8 @@ def _open_exponentials(table: Table, operands: Operands, arguments: Arguments, v
 # --- batch normalisation ----------------------------------------------------------------------------------
 
 
-class _Statistics:
-    """Operands of a batch normalisation in the shape of the statistics, and the sizes of their errors.
-
-    ``spread`` is the relative size of the error of a variance, as in `rows`.
-    """
-
-    def __init__(self, operands: Operands, arguments: Arguments, mean: Any, invstd: Any) -> None:
-        self.x, self.axes = operands["x"], read.norm_axes(np.ndim(operands["x"]), arguments)
-        self.shape = read.norm_shape(self.x.shape, arguments)
-        self.mean, self.invstd = self.like(mean), self.like(invstd)
-        self.scale, self.bias = self.like(operands["scale"]), self.like(operands.get("bias"))
-        self.spread = spread_of(self.average(np.abs(self.x)) * self.invstd)
-        self.normal = np.abs(self.x - np.asarray(mean).reshape(self.shape)) * self.invstd
-        # The size of a normalised element with the error of the mean.
-        self.parts = self.normal + np.maximum(np.abs(self.x), self.mean) * self.invstd / 2
-
-    def like(self, array: Any) -> Any:
-        return None if array is None else np.abs(np.asarray(array)).reshape(self.shape)
-
-    def average(self, array: np.ndarray) -> np.ndarray:
-        return array.mean(self.axes, keepdims=True) if array.size else np.zeros(self.shape)
-
-    def total(self, array: np.ndarray) -> np.ndarray:
-        return array.sum(self.axes, keepdims=True)
-
-
 def _norm_training(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    at = _Statistics(operands, arguments, values["mean"], values["invstd"])
+    at = Statistics(operands, arguments, values["mean"], values["invstd"])
     y = at.scale * (at.parts + at.normal * at.spread) + at.bias
     if operands.get("residual") is not None:
         y = y + np.abs(operands["residual"])
@@ -302,7 +275,7 @@ def _norm_training(table: Table, operands: Operands, arguments: Arguments, value
 
 def _norm_inference(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     invstd = 1 / np.sqrt(operands["var"] + arguments.get("epsilon", 1e-5))
-    at = _Statistics(operands, arguments, operands["mean"], invstd)
+    at = Statistics(operands, arguments, operands["mean"], invstd)
     return {"y": at.scale * at.parts + at.bias}
 
 
@@ -310,7 +283,7 @@ def _norm_inference_backward(
     table: Table, operands: Operands, arguments: Arguments, values: Values
 ) -> Values:
     invstd = 1 / np.sqrt(operands["var"] + arguments.get("epsilon", 1e-5))
-    at, dy = _Statistics(operands, arguments, operands["mean"], invstd), np.abs(operands["dy"])
+    at, dy = Statistics(operands, arguments, operands["mean"], invstd), np.abs(operands["dy"])
     shape = np.shape(operands["scale"])
     return {
         "dx": at.scale * dy * at.invstd,
@@ -319,12 +292,12 @@ def _norm_inference_backward(
     }
 
 
-def _of_gradient(operands: Operands, arguments: Arguments, values: Values) -> tuple[_Statistics, np.ndarray]:
+def _of_gradient(operands: Operands, arguments: Arguments, values: Values) -> tuple[Statistics, np.ndarray]:
     """Return the statistics that a gradient is computed with, and the size of dz."""
     mean, invstd = operands.get("mean"), operands.get("invstd")
     if mean is None:
         mean, invstd = batch_statistics(operands["x"], arguments)
-    return _Statistics(operands, arguments, mean, invstd), np.abs(values.get("dz", operands["dy"]))
+    return Statistics(operands, arguments, mean, invstd), np.abs(values.get("dz", operands["dy"]))
 
 
 def _norm_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -344,7 +317,7 @@ def _norm_backward(table: Table, operands: Operands, arguments: Arguments, value
 
 def _norm_rounded(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Only y is rounded to the dtype of x, and the sum with a residual before it."""
-    at = _Statistics(operands, arguments, values["mean"], values["invstd"])
+    at = Statistics(operands, arguments, values["mean"], values["invstd"])
     y = at.scale * at.normal + at.bias
     return {"y": y if operands.get("residual") is None else y + np.abs(operands["residual"])}
 
@@ -353,34 +326,6 @@ def _norm_backward_rounded(table: Table, operands: Operands, arguments: Argument
     at, dz = _of_gradient(operands, arguments, values)
     inner = dz + at.average(dz) + at.normal * at.average(dz * at.normal)
     return {"dx": at.scale * at.invstd * inner}
-
-
-def batch_statistics(x: np.ndarray, arguments: Arguments) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of a batch and the inverse of its standard deviation, for scales."""
-    axes, shape = read.norm_axes(x.ndim, arguments), read.norm_shape(x.shape, arguments)
-    if not x.size:
-        return np.full(shape, np.nan), np.full(shape, np.nan)
-    var = x.var(axes, keepdims=True)
-    return x.mean(axes, keepdims=True), 1 / np.sqrt(var + arguments.get("epsilon", 1e-5))
-
-
-def _open_constants(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Batches of which the mean has too few correct digits in float32, or whose variance is not finite."""
-    x = operands["x"]
-    if operands.get("invstd") is not None or not x.size:
-        return {}
-    _, invstd = batch_statistics(x, arguments)
-    square = (x**2).mean(read.norm_axes(x.ndim, arguments), keepdims=True)
-    mask = ~(square * invstd**2 <= SAFE_CANCELLATION)
-    found = {}
-    for name, value in values.items():
-        if name in ("mean", "dbias", "dz", "running_mean", "running_var"):
-            continue
-        if value.ndim == mask.ndim:
-            found[name] = np.broadcast_to(mask, value.shape)
-        else:
-            found[name] = mask.reshape(value.shape)
-    return found
 
 
 def _of_images(scale: Scale, combine: Callable[[Any], Any]) -> Scale:
@@ -396,72 +341,6 @@ def _of_images(scale: Scale, combine: Callable[[Any], Any]) -> Scale:
         return of_each_image(found, np.shape(operands["x"]), combine)
 
     return of_images
-
-
-# --- group normalisation: batch normalisation of one image, whose channels are groups ----------------------
-
-
-class _Groups(_Statistics):
-    """Operands (1, N * groups, C / groups, pixels), without scale and bias, which belong to channels."""
-
-    def __init__(self, operands: Operands, arguments: Arguments, mean: Any, invstd: Any) -> None:
-        n, channels, *size = self.image = operands["x"].shape
-        groups = int(arguments.get("groups", 1))
-        self.channels, rows = (1, channels, *(1 for _ in size)), (1, n * groups, channels // groups)
-        x = operands["x"].reshape(*rows, prod(size))
-        if mean is None:
-            mean, invstd = batch_statistics(x, arguments)
-        super().__init__({"x": x, "scale": np.ones(rows[:2])}, arguments, mean, invstd)
-
-    def of_channels(self, parameter: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(np.abs(parameter).reshape(self.channels), self.image)
-
-    def gradient(self, d: np.ndarray, parts: np.ndarray) -> np.ndarray:
-        """Return the size of dx for the one of ``scale * dy``, with ``parts`` in place of ``normal``."""
-        d = d.reshape(self.x.shape)
-        crossed = parts * self.average(d * self.normal) + self.normal * self.average(d * parts)
-        return (self.invstd * (d + self.average(d) + crossed)).reshape(self.image)
-
-
-def _group_norm(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    at = _Groups(operands, arguments, values["mean"], values["invstd"])
-    normal = (at.parts + at.normal * at.spread).reshape(at.image)
-    return {
-        "y": at.of_channels(operands["scale"]) * normal + at.of_channels(operands["bias"]),
-        "mean": at.average(np.abs(at.x)).reshape(values["mean"].shape),
-        "invstd": (at.invstd * at.spread).reshape(values["invstd"].shape),
-    }
-
-
-def _group_norm_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    given, dy = operands.get("mean"), np.abs(operands["dy"])
-    at = _Groups(operands, arguments, given, operands.get("invstd"))
-    parts, axes = at.parts if given is not None else at.parts * at.spread, (0, *range(2, dy.ndim))
-    return {
-        "dx": at.gradient(at.of_channels(operands["scale"]) * dy, parts),
-        "dscale": (dy * parts.reshape(at.image)).sum(axes),
-        "dbias": dy.sum(axes),
-    }
-
-
-def _group_norm_backward_rounded(
-    table: Table, operands: Operands, arguments: Arguments, values: Values
-) -> Values:
-    """``scale * dy`` is rounded to the dtype of x, in float16 with fewer digits below 2**-14."""
-    at = _Groups(operands, arguments, operands.get("mean"), operands.get("invstd"))
-    d = np.maximum(at.of_channels(operands["scale"]) * np.abs(operands["dy"]), 2.0**-14)
-    return {"dx": at.gradient(d, at.normal)}
-
-
-def _open_groups(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Groups of which the mean has too few correct digits, as in :func:`_open_constants`."""
-    if operands.get("invstd") is not None or not operands["x"].size:
-        return {}
-    at = _Groups(operands, arguments, None, None)
-    lost = _open_constants(table, {"x": at.x}, arguments, {"dx": at.x, "invstd": at.invstd})
-    elements, axes = lost["dx"].reshape(at.image), (0, *range(2, len(at.image)))
-    masks = {"y": elements, "dx": elements, "invstd": lost["invstd"], "dscale": elements.any(axes)}
-    return {name: mask.reshape(values[name].shape) for name, mask in masks.items() if name in values}
 
 
 # --- reductions -------------------------------------------------------------------------------------------
@@ -783,7 +662,7 @@ SCALES: dict[str, Scale] = {
     **{name: _linear(name) for name in LINEAR},
     **dict.fromkeys(("scale", "fill", "transform", "dropout", "dropout_backward"), _itself),
     **private(globals(), "activation", "activation_backward", "op_tensor", "reduce", "pool", "pool_backward"),
-    **private(globals(), "softmax", "softmax_backward", "group_norm", "group_norm_backward"),
+    **private(globals(), "softmax", "softmax_backward"),
     **private(globals(), "lrn", "lrn_backward", "affine_grid", "affine_grid_backward"),
     **private(globals(), "grid_sample", "grid_sample_backward", "ctc_loss"),
     **private(globals(), "spatial_transformer", "spatial_transformer_backward"),
@@ -801,6 +680,7 @@ SCALES: dict[str, Scale] = {
     **CAUSAL_SCALES,
     **SEQUENCE_SCALES,
     **NEIGHBOUR_SCALES,
+    **each("scale"),
 }
 
 OPEN: dict[str, Scale] = {
@@ -810,10 +690,9 @@ OPEN: dict[str, Scale] = {
     "pool": _open_maxima,
     "pool_backward": _open_ties,
     "softmax": _open_exponentials,
-    **dict.fromkeys(("batch_norm_training", "batch_norm_backward"), _open_constants),
-    **dict.fromkeys(("group_norm", "group_norm_backward"), _open_groups),
+    **dict.fromkeys(("batch_norm_training", "batch_norm_backward"), open_constants),
     **dict.fromkeys(
-        ("instance_norm", "instance_norm_backward"), _of_images(_open_constants, lambda masks: masks.any(0))
+        ("instance_norm", "instance_norm_backward"), _of_images(open_constants, lambda masks: masks.any(0))
     ),
     "reduce": _open_reductions,
     "grid_sample": _open_pixels,
@@ -823,16 +702,17 @@ OPEN: dict[str, Scale] = {
     **NEIGHBOUR_OPEN,
     **ROW_OPEN,
     **FUSION_OPEN,
+    **each("open"),
 }
 
 # Magnitudes of what is rounded to the dtype of the result, if they are smaller than the scales.
 ROUNDED: dict[str, Scale] = {
     "batch_norm_training": _norm_rounded,
     "batch_norm_backward": _norm_backward_rounded,
-    "group_norm_backward": _group_norm_backward_rounded,
     "instance_norm": _of_images(_norm_rounded, lambda sizes: sizes.sum(0)),
     "instance_norm_backward": _of_images(_norm_backward_rounded, lambda sizes: sizes.sum(0)),
     **ROW_ROUNDED,
     **ATTENTION_ROUNDED,
     **FUSION_ROUNDED,
+    **each("rounded"),
 }

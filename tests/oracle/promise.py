@@ -17,9 +17,9 @@ import numpy as np
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 
-from .draw import FLOATS, HALF, Source
 from .judge import TINY, UNIT
 from .operands import rounded
+from .recipes import FLOATS, HALF, Source
 
 __all__ = ["FLOATS", "HALF", "PROMISES", "BrokenError", "Draw", "Promise", "host", "promise", "stands"]
 
