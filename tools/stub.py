@@ -82,7 +82,7 @@ def _imports(lines: list[str], rows: list[tuple[str, str]], names: list[str]) ->
 
 
 def signatures() -> str:
-    """Return the text of the signatures: a function without a result for each operation with a definition."""
+    """Return the text of the signatures: a function without a result for each definition, and the modules."""
     functions = {name: getattr(cudnn_ct, name) for name in sorted(name for _, name in _defined())}
     texts = [_signature(name, function) for name, function in functions.items()]
     imports: dict[str, set[str]] = defaultdict(set)
@@ -95,6 +95,8 @@ def signatures() -> str:
     lines += [
         f"from {module} import {name}" for module in sorted(imports) for name in sorted(imports[module])
     ]
+    modules = [f'    "{module}",' for module in sorted({module for module, _ in _defined()})]
+    texts.append("\n".join(["# The modules with definitions.", "MODULES = (", *modules, ")"]))
     return "\n".join([*lines, "\n", "\n\n\n".join(texts)]) + "\n"
 
 

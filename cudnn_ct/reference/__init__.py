@@ -9,16 +9,14 @@ from importlib import import_module
 from ..shapes.conv import conv_output_shape as conv_output_shape
 from ..shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from ..shapes.layers import pool_output_shape as pool_output_shape
+from . import _signatures
 
-# `python tools/stub.py --write` makes the stub for type checkers, `__init__.pyi`, from these modules.
-_MODULES = ("attention", "causal_conv", "conv", "fused", "gnn", "layers", "norm", "tensor")
-
-# The functions that `defined` made. Some modules have the name of one, which takes their place after all are
-# imported.
+# The functions that `defined` made, whose modules `python tools/stub.py --write` finds. Some modules have the
+# name of one, which takes their place after all are imported.
 globals().update(
     {
         name: value
-        for module in [import_module(f".{name}", __name__) for name in _MODULES]
+        for module in [import_module(f".{name}", __name__) for name in _signatures.MODULES]
         for name, value in vars(module).items()
         if hasattr(value, "__signature__")
     }

@@ -41,6 +41,8 @@ from .gnn import graph_aggregate_backward as graph_aggregate_backward
 from .gnn import graph_attention as graph_attention
 from .gnn import graph_attention_backward as graph_attention_backward
 from .graph_nodes import graph as graph
+from .group_norm import group_norm as group_norm
+from .group_norm import group_norm_backward as group_norm_backward
 from .layers import activation as activation
 from .layers import activation_backward as activation_backward
 from .layers import ctc_loss as ctc_loss
@@ -54,8 +56,6 @@ from .norm import batch_norm_backward as batch_norm_backward
 from .norm import batch_norm_inference as batch_norm_inference
 from .norm import batch_norm_inference_backward as batch_norm_inference_backward
 from .norm import batch_norm_training as batch_norm_training
-from .norm import group_norm as group_norm
-from .norm import group_norm_backward as group_norm_backward
 from .norm import instance_norm as instance_norm
 from .norm import instance_norm_backward as instance_norm_backward
 from .norm import layer_norm as layer_norm

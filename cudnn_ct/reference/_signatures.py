@@ -943,3 +943,17 @@ def transform(
     out: Array | None = None,
 ) -> Array:
     raise NotImplementedError
+
+
+# The modules with definitions.
+MODULES = (
+    "attention",
+    "causal_conv",
+    "conv",
+    "fused",
+    "gnn",
+    "group_norm",
+    "layers",
+    "norm",
+    "tensor",
+)
