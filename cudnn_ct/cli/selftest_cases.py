@@ -229,7 +229,7 @@ def _network(mode: str, direction: str, draw: Draw) -> Inputs:
 
 # --- operands by the names of parameters -------------------------------------------------------------------
 
-# Parameters of a normalisation: one for each channel, or for each element of an image.
+# Parameters of a normalisation: one for each channel, or each element of an image. x, y, a and b are images.
 PARAMETERS = ("scale", "bias", "mean", "var", "invstd")
 
 
@@ -244,7 +244,8 @@ def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> d
     per_channel = keywords.get("mode") != "per_activation"
     kept = (x.shape[1],) if per_channel else (1, *x.shape[1:])
     names = [name for name in rows.required(operation) if name not in keywords]
-    found = {"x": x} | {name: draw.parameter(*kept) for name in names if name in PARAMETERS}
+    found = {"x": x, "a": x, "b": np.flip(x).copy()}
+    found |= {name: draw.parameter(*kept) for name in names if name in PARAMETERS}
     if "dy" in names:
         y, forward = x, operation.removesuffix("_backward")
         if forward != operation and hasattr(reference, forward):
@@ -258,10 +259,8 @@ def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> d
 def _without_rows(named: set[str]) -> Iterator[Case]:
     """Yield rows for each operation that ``named`` lacks and whose operands have the names above."""
     for name in reference.__all__:
-        of_channels = set(rows.required(name)) <= {"x", "y", "dy", *PARAMETERS} and not name.startswith(
-            rows.ROW_NORMS
-        )
-        if name not in named and of_channels:
+        known = set(rows.required(name)) <= {"x", "y", "dy", "a", "b", *PARAMETERS}
+        if known and name not in named and not name.startswith(rows.ROW_NORMS):
             yield from each_layout(name, "", _by_name(name, {}), SUMS)
 
 
