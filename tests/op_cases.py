@@ -45,7 +45,7 @@ from tests.layers import (
 )
 from tests.matmul_cases import PRODUCTS, matmul_cases
 from tests.norm_cases import norm_cases
-from tests.operations import FOUND
+from tests.operations import FOUND, Operation, each
 from tests.recipe_cases import recipe_cases
 from tests.row_norm_cases import ROW_NORMS, row_norm_cases
 from tests.tensor_cases import op_tensor_cases, reduce_cases, transform_cases
@@ -170,6 +170,14 @@ def _memory(draw: st.DrawFn, result: np.ndarray | None) -> Tensor | None:
     return lying(draw, result.shape, result.dtype.name, "integers" if result.dtype.kind == "i" else "nan")
 
 
+def _found(module: dict[str, Operation]) -> OpCase:
+    """Return the row of a module of `tests.operations`."""
+    keywords = {name: value for one in module.values() for name, value in one.keywords.items()}
+    varies = tuple(name for name, one in module.items() if one.varies)
+    c_calls = {name: one.c_calls for name, one in module.items()}
+    return OpCase(tuple(module), recipe_cases(module), keywords, varies, c_calls)
+
+
 # --- the table ---------------------------------------------------------------------------------------------
 
 
@@ -264,14 +272,7 @@ CASES = (
         {"op": "max", "axis": 0, "keepdims": True},
         c_calls={"reduce": 3},
     ),
-    *(
-        OpCase(
-            tuple(module),
-            recipe_cases(module),
-            c_calls={name: one.c_calls for name, one in module.items()},
-        )
-        for module in FOUND
-    ),
+    *map(_found, FOUND),
 )
 
 CASES = tuple(row._replace(calls=into_memory(row.calls)) for row in CASES)
@@ -288,5 +289,7 @@ def row_of(operation: str) -> OpCase:
 ON_IMAGES = tuple(
     name
     for name in OPERATIONS
-    if not name.startswith(("affine_grid", *NEWER)) and name not in (*PRODUCTS, *FUSIONS[1:], "scaled_conv")
+    if not name.startswith(("affine_grid", *NEWER))
+    and name not in (*PRODUCTS, *FUSIONS[1:], "scaled_conv")
+    and each("on_images").get(name, True)
 )

@@ -52,7 +52,14 @@ class Operation(NamedTuple):
     jitted : Door, optional
         The function of `cudnn_ct.jax`.
     c_calls : int
-        Number of C calls that compute.
+        Number of C calls that compute a simple call.
+    keywords : dict
+        The arguments that a simple call requires besides arrays.
+    on_images : bool
+        Whether `tests.op_cases.simple_call` calls it: its operands are images (x, y, dy, a, b) and parameters
+        of channels, and its first result has the layout of the images.
+    varies : bool
+        Whether the last bits may vary from run to run, by cuDNN's manual.
     """
 
     draw: Callable[[Source], Recipe]
@@ -67,3 +74,6 @@ class Operation(NamedTuple):
     large: Callable[[Source, int], Recipe] | None = None
     jitted: Door | None = None
     c_calls: int = 1
+    keywords: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    on_images: bool = True
+    varies: bool = False
