@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -59,12 +60,15 @@ def _wide(operands: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
 def _terms(
     name: str, operation: Operation, operands: Mapping[str, Tensor], arguments: dict[str, Any], dtype: str
 ) -> dict[str, float]:
-    """Return the sizes of results that errors are measured by, in units of the tolerance of a sum."""
-    between = ((operation.roundings or 1) - 1) * UNIT[dtype] / TOLERANCE[as_dtype(dtype).accumulate]
+    """Return the bounds of errors of results, as those of `judge`, in units of the tolerance of a sum."""
+    sums = as_dtype(dtype).accumulate
+    factor = (operation.factor or 16) + sqrt(max(prod(one.shape) for one in operands.values()))
+    within = max(1, factor * UNIT[sums] / TOLERANCE[sums])
+    between = ((operation.roundings or 1) - 1) * UNIT[dtype] / TOLERANCE[sums]
     terms = {}
     for result, answer in ANSWERS[name](_wide(operands), arguments).items():
         assume(answer.ambiguous is None or not answer.ambiguous.any())
         rounded = answer.scale if answer.rounded is None else answer.rounded
-        sizes = answer.scale + between * rounded
+        sizes = within * answer.scale + between * rounded
         terms[result] = float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
     return terms | {"out": next(iter(terms.values()))}  # as the only result is called
