@@ -1,6 +1,7 @@
 """Write the part of docs/support.md that lists which operations compute with a JIT wheel.
 
 python tools/jit_operations.py --plan     # plan the selftest with the JIT wheel that is found, and store it
+python tools/jit_operations.py --plan lrn # the same for some operations, such as new ones
 python tools/jit_operations.py            # write the page from benchmarks/results/jit.json
 python tools/jit_operations.py --check    # exit 1 if the page is out of date
 
@@ -43,18 +44,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--plan", nargs="*", metavar="OPERATION")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    if options.plan:
-        RESULTS.write_text(json.dumps(planned(), indent=1) + "\n", encoding="utf-8")
-    page = PAGE.read_text(encoding="utf-8")
     found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    if options.plan is not None:
+        found = _with(found, planned(tuple(options.plan))) if options.plan else planned()
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     written = put(page, "jit", block(found), str(PAGE))
     if options.check:
         return 0 if written == page else 1
     PAGE.write_text(written, encoding="utf-8")
     return 0
+
+
+def _with(stored: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return stored results with those of some operations in their place, if all are of one cuDNN."""
+    if stored["cudnn"] != new["cudnn"]:
+        raise SystemExit(f"the stored results are of cuDNN {stored['cudnn']}, these of {new['cudnn']}")
+    needs = {name: library for name, library in stored["needs"].items() if name not in new["operations"]}
+    operations = stored["operations"] | new["operations"]
+    return stored | {"operations": operations, "needs": needs | new["needs"]}
 
 
 # --- planning ----------------------------------------------------------------------------------------------
