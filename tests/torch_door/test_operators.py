@@ -303,6 +303,18 @@ def test_an_undefined_order_of_sums_is_reported_when_algorithms_must_be_determin
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (0, 3, 4, 5), (2, 3, 2, 4, 5)])
+def test_the_gradient_of_a_bias_is_a_sum_of_torch(door: FakeCudnn, shape: tuple[int, ...]) -> None:
+    """torch.compile can join it with other calls, and no call of cuDNN adds few channels slowly."""
+    x, w = torch.randn(shape), torch.randn(4, 3, *(1,) * (len(shape) - 2))
+    bias, dy = torch.zeros(4, requires_grad=True), torch.randn(shape[0], 4, *shape[2:])
+    y = ctt.conv_bias_activation(x, w, bias, activation="identity")
+    before = len(door.calls)
+    (found,) = torch.autograd.grad(y, bias, dy)
+    torch.testing.assert_close(found, dy.double().sum((0, *range(2, dy.dim()))).float(), rtol=1e-4, atol=1e-5)
+    assert len(door.calls) == before
+
+
 def test_importing_the_package_does_not_import_torch() -> None:
     import subprocess
     import sys
