@@ -78,9 +78,7 @@ def methods_of(public: str) -> Callable[[Function], Function]:
 
     def rename(cls: Function) -> Function:
         for name, value in vars(cls).items():
-            method = getattr(
-                value, "__func__", getattr(value, "fget", value)
-            )  # of a class method, a property
+            method = getattr(value, "__func__", getattr(value, "fget", value))  # or of a property
             if isinstance(method, FunctionType):
                 method.__qualname__ = f"{public}.{name}"
                 method.__code__ = method.__code__.replace(co_qualname=method.__qualname__)

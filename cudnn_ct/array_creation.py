@@ -222,7 +222,6 @@ def asarray(
 
 def _shape_of(obj: Any, kind: DType | None, layout: Layout | None) -> DeviceArray:
     """Return the array that :func:`asarray` returns, without memory."""
-
     spec = array_shapes.spec_of(obj if hasattr(obj, "shape") else _as_host_array(obj), "obj")
     if kind in (None, as_dtype(spec.dtype)) and (layout is None or layout in spec.layouts):
         return array_shapes.ShapeArray.of(spec)

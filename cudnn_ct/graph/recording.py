@@ -253,11 +253,20 @@ def _requests_of(rows: Any) -> list[PlanRequest]:
 _ARGUMENTS = {
     **dict.fromkeys(("aligned", "compute", "longest", "scaled", "tensor_cores", "unproven"), ""),
     **{f"starts_{name}": f"offsets of {name}" for name in ("q", "k", "v", "y", "stats")},
-    **{"left": "window left", "right": "window right", "corner": "window from"},  # of a band
-    **{"LRNSpec.alpha": "lrn_alpha", "LRNSpec.beta": "lrn_beta"},
-    **{"axes": "axis", "c": "out", "elements": "count", "next_mean": "new running_mean"},
-    **{"next_var": "new running_var", "page_table_v": "page_table of v"},
-    **{"saved_stats": "stats", "saved_y": "y", "z": "residual"},
+    "LRNSpec.alpha": "lrn_alpha",
+    "LRNSpec.beta": "lrn_beta",
+    "axes": "axis",
+    "c": "out",
+    "corner": "window from",
+    "elements": "count",
+    "left": "window left",
+    "next_mean": "new running_mean",
+    "next_var": "new running_var",
+    "page_table_v": "page_table of v",
+    "right": "window right",
+    "saved_stats": "stats",
+    "saved_y": "y",
+    "z": "residual",
 }
 
 

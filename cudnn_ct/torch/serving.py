@@ -78,9 +78,9 @@ class enable(ContextDecorator):
     Notes
     -----
     A model that is exported inside the block has the operators in its graph; one that is compiled has those
-    of convolutions, attention and recurrent networks: the compiler of torch joins the others with the calls
-    around them, which is faster. A model that was compiled before is compiled again. Calls are not counted
-    while a program is traced or compiled.
+    of convolutions, attention and recurrent networks. Norms, pooling and softmax are left to torch, whose
+    compiler joins them with the calls around them. A model that was compiled before is compiled again. Calls
+    are not counted while a program is traced or compiled.
 
     Examples
     --------
@@ -233,7 +233,8 @@ def _left_to_torch(original: Callable[..., Any]) -> Callable[..., Any]:
     return leave
 
 
-# torch.compile joins these with the calls around them, which saves more time than cuDNN's kernels do.
+# torch.compile joins these with the calls around them. With norms and pooling served, compiled training steps
+# of three networks took 4 to 12 % longer on an H200; softmax was not measured.
 _JOINED_BY_TORCH = ("batch_norm", "instance_norm", "layer_norm", "pool", "rms_norm", "softmax")
 
 

@@ -1,4 +1,4 @@
-"""What torch's compiler, ``torch.export`` and ``torch.func`` do with the calls of a thread."""
+"""Whether torch compiles, exports or differentiates calls, and functions that it does not compile."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ from ...plans.wrappers import scaled_after
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec, equivalent_strides, results_of, strides_in_order
 from ...shapes.tensor import ReduceProblem
 from ...typing import Layout, OpTensorOp, ReduceOp
-from .._formulas import (
-    first_plan,
-)
+from .._formulas import first_plan
 
 Reduce = Callable[[ReduceProblem, Context], Plan]
 
@@ -302,8 +300,9 @@ def graph_reduction(problem: ReduceProblem, context: Context) -> Plan | None:
 
 def _is_large(problem: ReduceProblem) -> bool:
     """Return whether a graph saves more time than its compilation takes, in some hundreds of calls."""
-    # Of 2 x 65,536 float16 numbers, an H200 computes sums of columns in 7 us by a graph and in 85 by
-    # cudnnConvolutionBackwardBias, and other reductions in 3,000 by cudnnReduceTensor; of 65,536 in 6.
+    # An H200 adds two columns of 65,536 float16 numbers in 7 us by a graph, in 85 by
+    # cudnnConvolutionBackwardBias, and in 3,000 by cudnnReduceTensor, which adds one column in 6. Norms and
+    # extremes have no other call.
     long = LONG if problem.op in ("add", "avg") else LONG_NORM
     return problem.x.size >= MIN_ELEMENTS or (problem.kept.size > 1 and problem.terms > long)
 
