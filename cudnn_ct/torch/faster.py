@@ -76,7 +76,7 @@ class Resting:
         In the first block after that, all calls of a group are examined, in their number at most ``AWAKE``.
         Programs that torch has compiled contain the names, and would be compiled again.
         """
-        groups = set[str]()
+        groups: set[str] = set()
         if not self._asleep or choices() != BY_TIME or traced:
             return groups
         for key, left in list(self._asleep.items()):  # other threads change it

@@ -79,7 +79,7 @@ def rnn(
     directions, hidden = 1 + bidirectional, int(weights[0].shape[0]) // len(RNN_GATES[mode])
     output = int(weights[1].shape[1])
     matrices, biases = ([one for one in weights if (one.dim() == 1) == flat] for flat in (False, True))
-    of_layer = directions * (2 + 2 * bool(biases) + (output != hidden))
+    of_layer = directions * (2 + (2 if biases else 0) + (output != hidden))
     layers, left = divmod(len(weights), of_layer)
     if left:
         count = len(weights)

@@ -122,7 +122,8 @@ class _Axes:
 
     def _function(self, place: int, axis: int, n: int) -> Callable[[Any], Any]:
         """Return the size of an axis of a result as a function of a size of the first operand near ``n``."""
-        sizes, rises = [self._at(place, axis, n)], list[int]()
+        sizes = [self._at(place, axis, n)]
+        rises: list[int] = []
         while len(rises) < 2 and len(sizes) < 2 * MAX_STRIDE:
             sizes.append(self._at(place, axis, n + len(sizes)))
             if sizes[-1] != sizes[-2]:

@@ -19,8 +19,6 @@ __all__ = [
 ]
 
 is_compiling = torch.compiler.is_compiling
-# Whether a program is exported, which others may run as it is; torch 2.6 cannot tell.
-is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 _eval_frame = torch._C._dynamo.eval_frame
 _set_strategy = getattr(_eval_frame, "set_code_exec_strategy", None)  # newer than the oldest torch
@@ -45,6 +43,15 @@ def _constant(function: Callable[[], bool]) -> Callable[[], bool]:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@_constant
+def is_exporting() -> bool:
+    """Return whether a program is exported, which others may run as it is; torch 2.6 cannot tell.
+
+    Not ``torch.compiler.is_exporting``, which is True in all that torch.compile traces before torch 2.13.
+    """
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))
 
 
 @_constant

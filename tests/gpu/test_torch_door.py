@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import cudnn_ct.torch as ctt  # noqa: E402
 from cudnn_ct.torch import faster  # noqa: E402
-from tests.torch_cases import CASES, HALF, Case  # noqa: E402
+from tests.torch_cases import CASES, HALF, Case, Programs  # noqa: E402
 from tests.torch_cases import flat as _flat  # noqa: E402
 
 DOUBLE, SINGLE = torch.float64, torch.float32
@@ -329,6 +329,16 @@ def test_reduce_overhead_captures_the_operators() -> None:
             assert_near(found, expected, 2e-3, "compiled")
         found = compiled(x * 2, w, b).clone()
         assert_near(found, _three_convolutions(x * 2, w, b).double().cpu(), 2e-3, "other values")
+
+
+def test_a_compiled_program_leaves_norms_and_pooling_to_torch() -> None:
+    programs, kinds = Programs(), (nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    model, x = nn.Sequential(*kinds).cuda(), torch.randn(2, 4, 9, 9, device="cuda")
+    with ctt.enable():
+        torch.compile(model, backend=programs, fullgraph=True)(x).sum().backward()
+    names = {name for one in programs.operators for name in one if name.startswith("cudnn_ct.")}
+    assert all("conv" in name for name in names)
+    assert names
 
 
 def test_a_compiled_training_step_has_the_gradients_of_torch() -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import types
 import weakref
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -352,24 +353,33 @@ def test_exported_models_have_symbolic_sizes(serves: Any, axes: tuple[int, ...],
             torch.testing.assert_close(program.module()(y), model(y), rtol=1e-3, atol=1e-4)
 
 
+def test_a_compiled_program_leaves_norms_pooling_and_softmax_to_torch(cpu: None) -> None:
+    programs, model = Programs(), Resizing().eval()
+    with torch.no_grad(), ctt.enable():
+        torch.compile(model, backend=programs, fullgraph=True)(torch.randn(2, 4, 40, 48))
+    assert programs.have("conv_bias_activation") == [True]
+    left = ("pool", "softmax", "batch_norm_inference", "layer_norm")
+    assert [name for name in left if programs.have(name) != [False]] == []
+
+
 @pytest.mark.parametrize("joined", [(), serving._JOINED_BY_TORCH], ids=["all", "convolutions"])
 def test_a_program_is_compiled_once_for_symbolic_sizes(
     cpu: None, monkeypatch: pytest.MonkeyPatch, joined: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(serving, "_JOINED_BY_TORCH", joined)
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
-    model = Resizing()
-    compiled = torch.compile(model, backend=counter, dynamic=True)
-    counts = set()
-    with ctt.enable(skip=["softmax"], rebind=True):
-        for shape in [(2, 4, 40, 48), (3, 4, 33, 47), (5, 4, 64, 36)]:
-            x = torch.randn(shape)
-            found = torch.autograd.grad(compiled(x)[:, 0].sum(), list(model.parameters()))
-            counts.add(counter.frame_count)
-            expected = torch.autograd.grad(model(x)[:, 0].sum(), list(model.parameters()))
-            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
-    assert len(counts) == 1
+    counts, model, shapes = [], Resizing(), [(2, 4, 40, 48), (3, 4, 33, 47), (5, 4, 64, 36)]
+    for block in (ctt.enable(skip=["softmax"], rebind=True), nullcontext()):
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(model, backend=counter, dynamic=True)
+        with block:
+            for x in map(torch.randn, shapes):
+                found = torch.autograd.grad(compiled(x)[:, 0].sum(), list(model.parameters()))
+                counts.append(counter.frame_count)
+                expected = torch.autograd.grad(model(x)[:, 0].sum(), list(model.parameters()))
+                torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    served, plain = set(counts[:3]), set(counts[3:])  # torch 2.11 compiles its own pooling twice
+    assert len(served) <= (len(plain) if joined else 1)
 
 
 def test_skip_rejects_unknown_groups() -> None:
