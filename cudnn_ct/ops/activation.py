@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Never
 
+import numpy as np
+
 from .._config import config
 from .._hints import UNSET, corrected
 from .._lib import load
@@ -116,7 +118,8 @@ def activation_backward(
     mathematics is tried first.
 
     cuDNN takes the slope of elu from y: it is 1 where y is 0, also for negative x so small that y is rounded
-    to 0. With ``coefficient`` 0 elu is relu, whose slope at 0 is 0.
+    to 0. With ``coefficient`` 0 elu is relu, whose slope at 0 is 0. The slope of clipped_relu is 1 at its
+    ceiling, where that of PyTorch's ``relu6`` is 0.
 
     Examples
     --------
@@ -234,7 +237,9 @@ def gradient_by_formulas(problem: LayerProblem[ActivationSpec], context: Context
     one, dtype = Formulas(matrix, len(tensors), context), tensors[0].dtype
     x, y, dy = (one.tensor(place, dtype) for place in range(3))
     if mode == "clipped_relu":
-        result = pointwise("relu_bwd", x * -1.0 + coefficient, pointwise("relu_bwd", x, dy))
+        # At the ceiling, the slope is 1.
+        above = float(np.nextafter(np.float32(coefficient), np.float32(np.inf)))
+        result = pointwise("relu_bwd", x * -1.0 + above, pointwise("relu_bwd", x, dy))
     else:
         below = pointwise("relu_fwd", y * -1.0)  # not y itself: the product of 0 and an infinite one is NaN
         result = dy * (pointwise("cmp_ge", y, 0.0) + pointwise("cmp_lt", y, 0.0) * coefficient - below)

@@ -73,7 +73,7 @@ CURVES: dict[str, Callable[[Float64, float], Any]] = {
 _SLOPES: dict[str, Callable[[Float64, Float64, float], Any]] = {
     "identity": lambda v, *_: np.ones(v.shape, bool),
     "relu": lambda v, *_: v > 0,
-    "clipped_relu": lambda v, _, c: (v > 0) & (v < c),
+    "clipped_relu": lambda v, _, c: (v > 0) & (v <= c),
     "sigmoid": lambda _, y, __: y * (1 - y),
     "tanh": lambda _, y, __: 1 - y * y,
     "elu": lambda v, _, c: np.where(v >= 0, 1, c * np.exp(np.minimum(v, 0))),

@@ -165,7 +165,7 @@ def activation_backward(operands: Operands, arguments: Arguments) -> Values:
     if mode == "relu":
         return {"dx": np.where(x > 0, dy, 0.0)}
     if mode == "clipped_relu":
-        return {"dx": np.where((x > 0) & (x < coefficient), dy, 0.0)}
+        return {"dx": np.where((x > 0) & (x <= coefficient), dy, 0.0)}  # docs/layer-calls.md
     if mode == "sigmoid":
         return {"dx": dy * y * (1 - y)}
     if mode == "tanh":

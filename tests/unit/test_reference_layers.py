@@ -79,7 +79,7 @@ def test_swish_has_slope_1_by_default() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "bend", "slope"),
-    [("relu", 0, 0), ("clipped_relu", 0, 0), ("clipped_relu", 1.5, 0), ("elu", 0, 1)],
+    [("relu", 0, 0), ("clipped_relu", 0, 0), ("clipped_relu", 1.5, 1), ("elu", 0, 1)],
 )
 def test_activation_backward_has_the_slope_of_cudnn_at_corners(mode: str, bend: float, slope: float) -> None:
     x = np.array([bend], float)
