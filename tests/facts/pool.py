@@ -75,16 +75,17 @@ def _convolutions(rng: random.Random) -> Iterator[Subject]:
 _PRECISIONS = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 
 
-def _strict(rng: random.Random) -> Iterator[Subject]:
-    """Yield convolutions of float32 without TF32 or of float64, of the sizes of networks, in NCHW."""
+def _sized(rng: random.Random) -> Iterator[Subject]:
+    """Yield convolutions of float32, in TF32 with one axis, or float64, of the sizes of networks, in NCHW."""
     channels, filters, side = rng.choice((64, 128)), rng.choice((64, 128, 256, 512)), rng.choice((14, 28, 56))
-    axes, window = rng.choice((2, 2, 3)), rng.choice((1, 3, 3))
+    axes, window = rng.choice((1, 2, 2, 3)), rng.choice((1, 3, 3))
     groups = rng.choice((1, 1, 1, 2, 32))
+    side *= 64 if axes == 1 else 1
     x = (rng.choice((1, 8, 64)), channels * groups, *(side,) * axes)
     w = (filters * groups, channels if groups == 2 else channels * groups // groups, *(window,) * axes)
     dtype = rng.choice(("float32", "float64"))
     specs = (TensorSpec.packed(x, dtype), TensorSpec.packed(w, dtype))
-    precision = "float32" if dtype == "float32" else None
+    precision = "float32" if dtype == "float32" and axes > 1 else None
     stride = rng.choice((1, 1, 2))
     conv = conv_problem(
         "forward", *specs, padding=window // 2, stride=stride, groups=groups, precision=precision
@@ -306,7 +307,8 @@ def _random_graphs(rng: random.Random) -> Iterator[Subject]:
 
 def _networks(rng: random.Random) -> Iterator[Subject]:
     direction = rng.choice(("unidirectional", "bidirectional"))
-    spec = rnn_spec(rng.choice(("rnn_relu", "rnn_tanh", "lstm", "gru")), 8, 16, direction=direction)
+    mode, units = rng.choice(("rnn_relu", "rnn_tanh", "lstm", "gru")), rng.choice((16, 192, 320))
+    spec = rnn_spec(mode, 8, units, direction=direction)
     yield from subjects_of(RNNProblem(spec, "packed", 3, 2, ragged=False, training=rng.random() < 0.5))
 
 
@@ -317,7 +319,7 @@ _FAMILIES = (
     (_paged, 2),
     (_float8, 100),
     (_products, 4_000),
-    (_strict, 1_500),
+    (_sized, 1_500),
     (_norms, 200),
     (_random_graphs, 3_000),
     (_layouts, 300),
