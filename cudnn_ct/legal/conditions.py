@@ -262,6 +262,9 @@ _NORMS: dict[str, Callable[[Norm], bool]] = {
 _NETWORKS: dict[str, Condition] = {
     "two directions": lambda network: network.spec.directions == 2,
     "relu or tanh": lambda network: network.spec.mode in ("rnn_relu", "rnn_tanh"),
+    "cells": lambda network: network.spec.has_cells,
+    "more than 128 units": lambda network: network.spec.hidden_size > 128,
+    "more than 256 units": lambda network: network.spec.hidden_size > 256,
     "training": lambda network: network.training,
 }
 

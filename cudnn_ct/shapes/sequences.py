@@ -217,15 +217,16 @@ def guessed_algos(problem: RNNProblem) -> tuple[str, ...]:
     """Return the algorithms, the one that is probably the fastest first."""
     # A rule read off 60 networks on an H200 with cuDNN 9.19. Persistent kernels keep the weights of a layer
     # on the chip. Where these fit, they take a half to a tenth of the time in float16, and in float32 for a
-    # single sequence; where they do not, up to a hundred times as long. In bfloat16 all algorithms take the
-    # same time.
+    # single sequence, or up to 16 of small networks without gates; where they do not, up to a hundred times
+    # as long. In bfloat16 all algorithms take the same time.
     spec = problem.spec
     plain, weights = len(spec.gates) == 1, len(spec.gates) * spec.hidden_size**2
     first: list[str] = []
     if spec.dtype in ("float16", "float32"):
         if plain and spec.hidden_size <= 256:
             first.append("persist_static_small_h")
-        if weights <= 2**22 and (spec.dtype == "float16" or problem.batch == 1):
+        small = plain and spec.hidden_size <= 384 and problem.batch <= 16
+        if weights <= 2**22 and (spec.dtype == "float16" or problem.batch == 1 or small):
             first.append("persist_static")
     return tuple(dict.fromkeys((*first, "standard", *RNN_ALGOS)))
 

@@ -380,6 +380,9 @@ def test_problem_has_no_algorithm() -> None:
         ("lstm", "bfloat16", 64, 1, "standard"),
         ("lstm", "float32", 1024, 1, "persist_static"),
         ("lstm", "float32", 1024, 2, "standard"),
+        ("rnn_relu", "float32", 384, 16, "persist_static"),
+        ("rnn_relu", "float32", 384, 17, "standard"),
+        ("rnn_relu", "float32", 385, 16, "standard"),
         ("rnn_relu", "float64", 64, 1, "standard"),
     ],
 )
