@@ -27,18 +27,7 @@ from ..shapes.conv import ROLES
 from ..typing import Layout
 from .offline import gpu_option, naming, plan, read_gpu
 from .options import OUTPUT, Convolution, convolution_options, json_option
-from .output import (
-    WIDTH,
-    Column,
-    counted,
-    in_bytes,
-    need_gpu,
-    say,
-    say_json,
-    say_lines,
-    show,
-    usage,
-)
+from .output import WIDTH, Column, counted, in_bytes, need_gpu, say, say_json, say_lines, show, usage
 
 # --- random array ------------------------------------------------------------------------------------------
 

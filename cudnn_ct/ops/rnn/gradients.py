@@ -8,13 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from ... import array_shapes
 from ..._hints import methods_of
 from ...array import DeviceArray
-from ...errors import (
-    AllocationError,
-    BadParamError,
-    NotInitializedError,
-    NotSupportedError,
-    not_on_shapes,
-)
+from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError, not_on_shapes
 from ...shapes.checks import as_bool, result_slots
 from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
