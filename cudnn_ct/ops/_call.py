@@ -53,29 +53,31 @@ def execute(
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = parse_scaling(alpha, beta, outs[0])
         scaled = (alpha != 1, beta != 0)
-    arrays = operands if state is stream is None else ()
-    if arrays and type(arrays[0]) is not DeviceArray and not array_shapes.active():
-        for out in outs:
-            if out is not None:
-                arrays += outs
-                break
-        if (last := local.contexts.last) is not None:
-            find, n = last.calls.parameters, len(arrays)
-            try:  # the place is that of `place_of`, whose call takes as long
-                first, middle = arrays[0].numel(), arrays[n // 2].numel()
-                known = find(n, first, middle, len(outs), op.problem, names, scaled, *params)
-            except Exception:  # of any kind: no tensor, one without a shape, new or unhashable parameters
-                known = Parameters()
-            for repeat in known:
-                results: Sequence[DeviceArray] | None = repeat(last, arrays, alpha, beta)
-                if results is not None:
-                    return results
     first = operands[0] if operands else outs[0]
+    arrays: tuple[Any, ...] = ()
     found = None
     if type(first) is not DeviceArray:
+        on_shapes = array_shapes.active()
+        if state is stream is None and operands and not on_shapes:
+            arrays = operands
+            for out in outs:
+                if out is not None:
+                    arrays += outs
+                    break
+            if (last := local.contexts.last) is not None:
+                find, n = last.calls.parameters, len(arrays)
+                try:  # the place is that of `place_of`, whose call takes as long
+                    size, middle = first.numel(), arrays[n // 2].numel()
+                    known = find(n, size, middle, len(outs), op.problem, names, scaled, *params)
+                except Exception:  # of any kind: no tensor, one without a shape, new or unhashable parameters
+                    known = Parameters()
+                for repeat in known:
+                    results: Sequence[DeviceArray] | None = repeat(last, arrays, alpha, beta)
+                    if results is not None:
+                        return results
         if first is None and not operands:
             raise TypeError(f"{op.written[0]} is not an array: got NoneType")
-        if array_shapes.active():
+        if on_shapes:
             streams.check_stream(stream)
             return call_on_shapes(op, names, operands, params, scaled, outs, (alpha, beta))
         found = read_arrays(operands, outs, stream) if state is None else None
@@ -117,8 +119,9 @@ def execute(
                         key.append(None)
                     else:
                         key.append(out.key)
-                        events = out._uses is not None and out._uses.events
-                        if events or out.writer is not where or out.home is not where:
+                        uses = out._uses
+                        pending = uses is not None and uses.events
+                        if pending or out.writer is not where or out.home is not where:
                             elsewhere = True
             except AttributeError:  # an array of another library
                 operands, outs, where = import_arrays(operands, outs, names, op.written, stream)

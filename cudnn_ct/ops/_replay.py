@@ -61,7 +61,8 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) ->
             if backlog.alone:
                 return False
             preferred = backlog.moves
-        if (replay := call.replays.get(key)) is None or preferred:
+        replay = call.replays.get(key)
+        if replay is None or preferred:
             end = 1 + len(call.spans)
             if len(key) == end:  # as of most calls: a slice takes as long as all else here
                 other, pointers = call.replays.get((None, key[0])), key[1:]
