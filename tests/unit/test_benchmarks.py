@@ -28,6 +28,7 @@ sys.path[:0] = [str(BENCHMARKS), str(TOOLS)]
 import all as table_of_speed  # noqa: E402
 import doors  # noqa: E402
 import host  # noqa: E402
+import host_before  # noqa: E402
 import host_report  # noqa: E402
 import host_rows  # noqa: E402
 import host_workload  # noqa: E402
@@ -309,6 +310,25 @@ def test_host_command_stores_a_part_only_by_request(
     assert host.main([]) == 1
     assert [record["id"] for record in read(tmp_path / "host.json")] == ["now", "good", "bad"]
     assert "conv: good: torch 3.0" in capsys.readouterr().out
+
+
+def test_host_times_of_two_checkouts_are_compared_by_their_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = {tmp_path.name: iter([8.0, 4.0, 6.0]), host_before.ROOT.name: iter([3.0, 9.0, 5.0])}
+    order = []
+
+    def times_of(root: Path, rounds: int, groups: Any) -> Any:
+        order.append(root.name)
+        yield ("conv, ours", "a row"), next(times[root.name])
+        yield ("conv, torch", "a row"), 2.0
+
+    monkeypatch.setattr(host_before, "times_of", times_of)
+    assert host_before.main([str(tmp_path), "--json", str(tmp_path / "both.json")]) == 0
+    assert order == [*(names := list(times)), *names[::-1], *names]
+    assert " 0.750  all 1 rows of ours, 0 above 1.03" in capsys.readouterr().out
+    stored = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
+    assert stored["conv, ours | a row"] == [[3.0, 9.0, 5.0], [8.0, 4.0, 6.0]]
 
 
 def test_table_of_doors_has_a_line_for_each_target_that_was_measured() -> None:
