@@ -34,7 +34,7 @@ CompiledPlan = tuple[BackendDescriptor, Candidate]
 def plan_key(request: PlanRequest, context: Context | Planner) -> str:
     """Return all that a plan depends on, as text: that of a graph has all strides and attributes."""
     if request.order is not None:
-        how = f"first of {request.order}"
+        how = f"first of {request.order} by facts {digest()}"
     else:
         how = f"{request.engine} without {sorted(request.rules.excluded)}"
     return f"plan | {context.library.build} | {gpu_name(context)} | {how} | {graph_text(request.graph)}"

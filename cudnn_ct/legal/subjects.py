@@ -52,9 +52,8 @@ class Pooling(NamedTuple):
 
 @lru_cache(maxsize=256)
 def subjects_of(problem: Any) -> tuple[Subject, ...]:
-    """Return the subjects of a problem; none for a problem that no fact is about."""
-    found = _BY_TYPE.get(type(problem).__name__)
-    return () if found is None else tuple(found(problem))
+    """Return the subjects of a problem: operations by name, or what only facts about all of them hold for."""
+    return tuple(_BY_TYPE.get(type(problem).__name__, _other)(problem))
 
 
 def convolutions_of(problem: Any) -> list[ConvProblem]:
@@ -107,6 +106,18 @@ def node_mode(problem: Any) -> str:
     """Return the mode of the node; with one sample, layer normalisation has more engines."""
     adaptive = problem.mode == "ada_layer_norm" and problem.shape.samples > 1
     return problem.mode if adaptive or problem.mode == "rms_norm" else "layer_norm"
+
+
+def _batch_norm(problem: Any) -> Iterator[Subject]:
+    name = "instance_norm" if "instance" in problem.mode else "batch_norm"
+    yield f"{name}_backward" if hasattr(problem, "dy") else name, Norm()
+
+
+def _other(problem: Any) -> Iterator[Subject]:
+    if hasattr(params := getattr(problem, "params", None), "propagate_nan") and hasattr(params, "geometry"):
+        yield "resample", Pooling(problem.x.dtype, params.mode)
+    else:
+        yield "all", problem
 
 
 # --- graphs ------------------------------------------------------------------------------------------------
@@ -179,6 +190,7 @@ _BY_TYPE: dict[str, Callable[[Any], Iterable[Subject]]] = {
     "MatmulProblem": _product,
     "AttentionProblem": _attention,
     "ScaledAttentionProblem": _attention,
+    **dict.fromkeys(("NormTraining", "NormInference", "NormGradient"), _batch_norm),
     "RowNorm": _row_norm,
     "RowNormGradient": _row_norm,
     "GraphProblem": _graph,

@@ -18,8 +18,9 @@ from ..cuda import stream as streams
 from ..dtypes import DTYPES
 from ..errors import BadParamError, CudnnError, NotSupportedError, without_frames
 from ..facts import FactsError
-from ..graph.offline import ShapesOnly
+from ..graph.offline import ShapesOnly, target_of
 from ..graph.recording import record_first
+from ..legal.rules import rejection_of
 from ..plans.axes import MAX_CALLS, sliced
 from ..plans.base import Candidate, NotChosen, Plan, SelectedPlan, packed_of, tensors_of, unsupported
 from ..plans.program import ALPHA, BETA, Program, Step, Steps, run_all
@@ -89,6 +90,8 @@ class FirstSupported(SelectedPlan):
         factor: str = "alpha or beta is given",
     ) -> None:
         self._problem = problem
+        if wrong := rejection_of(problem, "", target_of(context)):
+            raise unsupported(problem, [f"rejected: {wrong}"])
         given = usable(implementations, scaled=scaled)
         self._makers = _makers(problem, given, relayout, aligned)
         if any(one.replaces for one in usable(implementations, scaled=False) if one not in given):

@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cudnn_ct as ct
 import cudnn_ct.torch as ctt
+from cudnn_ct import facts
 from cudnn_ct.torch import blocks, kernels, replaced, serving
 from tests.fake.cudnn import FakeCudnn
 from tests.mixed import in_thread
@@ -380,6 +381,21 @@ def test_a_program_is_compiled_once_for_symbolic_sizes(
                 torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     served, plain = set(counts[:3]), set(counts[3:])  # torch 2.11 compiles its own pooling twice
     assert len(served) <= (len(plain) if joined else 1)
+
+
+def test_an_unusable_file_of_facts_is_an_error_of_the_call(
+    cpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text('{"facts": [1]}')
+    monkeypatch.setattr(ct.config, "facts", str(path))
+    facts.forget()
+    try:
+        with ctt.enable(), pytest.raises(facts.FactsError, match="a fact is not an object: got int"):
+            F.conv2d(torch.randn(1, 4, 5, 6), torch.randn(4, 4, 3, 2))
+    finally:
+        monkeypatch.undo()
+        facts.forget()
 
 
 def test_skip_rejects_unknown_groups() -> None:

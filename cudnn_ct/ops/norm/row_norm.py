@@ -219,7 +219,8 @@ _packed = partial(packed_of, layout="nchw")  # engines require C order
 _SOURCE = packed_source(GraphSource(row_norm_graph), _packed, more_engines_of)
 _SHIFTED_SOURCE = packed_source(SHIFTED, _packed)
 _LAST = GraphSource(
-    parameters_last_graph, lambda problem, target: rules_of_subjects((_parameters_last(problem),), target)
+    parameters_last_graph,
+    lambda problem, target: rules_of_subjects((*subjects_of(problem), _parameters_last(problem)), target),
 )
 _WIDE_SOURCE = packed_source(
     GraphSource(row_norm_graph, before=_LAST),
