@@ -24,6 +24,7 @@ from .._config import config
 from ..array_shapes import ShapeArray
 from ..context import Context
 from ..errors import AllocationError, CudnnError, Explanation, NotSupportedError
+from ..facts import on_gpu
 from ..graph.candidates import engine_by_name, engine_candidates, first_engine
 from ..graph.engines import Engine, execution_plan, heuristic_modes
 from ..graph.exchange import record_plans
@@ -134,9 +135,10 @@ def _support_alone(request: PlanRequest, planner: Planner) -> dict[str, Any]:
         if reason and rows:
             reason += "; another algorithm takes its place, because the call is not strict"
         elif not rows and (request.replaceable or not reason):
-            found = explain_graph(request.graph, planner)
-            reason = "; ".join(filter(None, [reason, _reasons(found)]))
-            unknown = found.unknown
+            faults = known_faults(request, planner)
+            found = Explanation("") if faults else explain_graph(request.graph, planner)
+            reason = "; ".join(filter(None, [reason, faults or _reasons(found)]))
+            unknown = not faults and found.unknown
     except CudnnError as error:
         rows, reason = [], first_line(error)
     first = rows[0] if rows else None
@@ -347,6 +349,19 @@ def why_not_named(request: PlanRequest, planner: Context | Planner) -> str:
     (row,) = next(_stages(request, planner))
     reason = row.rejected or _exceeded(request, row)
     return f"{request.engine}: {reason}" if reason else ""
+
+
+def known_faults(request: PlanRequest, planner: Context | Planner) -> str:
+    """Return the facts that reject what cuDNN offers, with the names of their rows; empty without any."""
+    rules, capability = request.rules, compute_capability(planner)
+    offered = [row for rows in _stages(request, planner) for row in rows if is_engine(row.algorithm)]
+    found = dict.fromkeys(
+        f"{one.reason} (fact {one.fact})"
+        for one in rules.rejections
+        if (one.of_all and on_gpu(capability, one.arch))
+        or any(one.rejects(Engine.parse(row.algorithm), row.notes, capability) for row in offered)
+    )
+    return "; ".join(found)
 
 
 def _exceeded(request: PlanRequest, row: Candidate) -> str:
