@@ -67,9 +67,9 @@ CURVES: dict[str, Callable[[Float64, float], Any]] = {
     "swish": lambda v, c: v * sigmoid(c * v),
 }
 
-# The slope at v, where the value is y: a number, or whether the gradient passes. At the bends of relu and
-# clipped relu, and for NaN, nothing passes; at the bend of elu everything does. Graphs of cuDNN, which the
-# device uses for large arrays, let relu pass the gradient of a NaN.
+# The slope at v, where the value is y: a number, or whether the gradient passes. At 0, the bend of relu and
+# clipped relu, and for NaN, nothing passes; at the ceiling and the bend of elu everything does. Graphs of
+# cuDNN, which the device uses for large arrays, let relu pass the gradient of a NaN.
 _SLOPES: dict[str, Callable[[Float64, Float64, float], Any]] = {
     "identity": lambda v, *_: np.ones(v.shape, bool),
     "relu": lambda v, *_: v > 0,
@@ -174,8 +174,8 @@ def _relu(x: Any, p: dict[str, Any]) -> Any:
 
 
 def _relu_slope(x: Any, p: dict[str, Any]) -> Any:
-    upper = p.get("relu_upper_clip", np.inf)
-    inside = (x > p.get("relu_lower_clip", 0.0)) & (x < (np.inf if upper is None else upper))
+    upper = p.get("relu_upper_clip")
+    inside = (x > p.get("relu_lower_clip", 0.0)) & (True if upper in (None, np.inf) else x < upper)
     below = p.get("relu_lower_clip_slope", 0.0) * (x <= p.get("relu_lower_clip", 0.0))
     return inside + below
 

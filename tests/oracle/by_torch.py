@@ -174,8 +174,9 @@ def activation_backward(operands: Tensors, arguments: Arguments) -> Tensors:
         return {"dx": torch.ops.aten.sigmoid_backward(dy, y)}
     if mode == "tanh":
         return {"dx": torch.ops.aten.tanh_backward(dy, y)}
-    if mode == "clipped_relu":
-        return {"dx": torch.ops.aten.hardtanh_backward(dy, x, 0.0, max(0.0, coefficient))}
+    if mode == "clipped_relu":  # docs/layer-calls.md: the slope at the ceiling is 1
+        dx = torch.ops.aten.hardtanh_backward(dy, x, 0.0, max(0.0, coefficient))
+        return {"dx": torch.where((x == coefficient) & (x > 0), dy, dx)}
     leaf = _leaf(x)
     dx = _gradient(_act(leaf, mode, coefficient), leaf, dy)
     if mode == "elu":  # docs/layer-calls.md: the slope at 0 is 1

@@ -133,12 +133,8 @@ def _activation_backward(table: Table, operands: Operands, arguments: Arguments,
 
 
 def _open_slopes(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """At NaN, and at the corners of a clipped relu, nothing says which slope it is."""
-    x, mode = operands["x"], read.named(arguments.get("mode"), "relu")
-    mask = np.isnan(x)
-    if mode == "clipped_relu":
-        mask |= (x == 0) | (x == arguments.get("coefficient", 0))
-    return {"dx": mask}
+    """At NaN, nothing says which slope it is."""
+    return {"dx": np.isnan(operands["x"])}
 
 
 def _op_tensor(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
