@@ -74,6 +74,7 @@ DOORS = Parts(
     checks=CHECKS,
     shards={"rows": 4},
     environment=environment,
+    has_dry=True,
 )
 
 if __name__ == "__main__":

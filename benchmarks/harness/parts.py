@@ -61,6 +61,7 @@ class Parts(NamedTuple):
     seconds: float = 75
     rounds: int = 9
     environment: Callable[[str, bool], dict[str, str]] = no_variables
+    has_dry: bool = False  # whether parts have tiny shapes for the CPU
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -72,7 +73,9 @@ class Parts(NamedTuple):
         parser.add_argument("--rounds", type=int, default=self.rounds, help="default: %(default)s")
         parser.add_argument("--json", type=Path, help="write the rows to this file after each part")
         parser.add_argument("--add", action="store_true", help="keep the rows of other parts in that file")
-        parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU")
+        parser.set_defaults(dry=False)
+        if self.has_dry:
+            parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU")
         parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: %(default)s)")
         parser.add_argument("--child", choices=tuple(self.parts), help=argparse.SUPPRESS)
         parser.add_argument("--shard", default="1/1", help=argparse.SUPPRESS)
