@@ -134,11 +134,7 @@ def find_of_cuda(name: str, cuda: int, installation: Installation, *, quick: boo
 
 # --- the cuDNN of this process -----------------------------------------------------------------------------
 
-_ERRORS = {
-    "missing": LibraryNotFoundError,
-    "unloadable": LibraryLoadError,
-    "version": VersionMismatchError,
-}
+_ERRORS = {"missing": LibraryNotFoundError, "unloadable": LibraryLoadError, "version": VersionMismatchError}
 
 
 def find_cudnn() -> SearchResult:

@@ -83,10 +83,7 @@ class ShapeArray(DeviceArray):
         return self.packed(nearest_layout(self.spec), stream)
 
     def packed(
-        self,
-        layout: Layout,
-        stream: StreamLike | None = None,
-        dtype: DTypeLike | None = None,
+        self, layout: Layout, stream: StreamLike | None = None, dtype: DTypeLike | None = None
     ) -> DeviceArray:
         """Return a contiguous array in a layout."""
         check_stream(stream)

@@ -273,10 +273,7 @@ class ActivationDescriptor(Descriptor[specs.ActivationSpec]):
     """``cudnnActivationDescriptor_t`` of an :class:`ActivationSpec`, by ``cudnnSetActivationDescriptor``."""
 
     setter = Setter(
-        "cudnnSetActivationDescriptor",
-        choice("mode", _ACTIVATIONS, "activation"),
-        _NAN,
-        real("coefficient"),
+        "cudnnSetActivationDescriptor", choice("mode", _ACTIVATIONS, "activation"), _NAN, real("coefficient")
     )
     further = (
         Setter(

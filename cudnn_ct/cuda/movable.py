@@ -223,9 +223,7 @@ def _check(status: int) -> None:
 
 
 def _found(
-    first: Sequence[_Node],
-    pointers: tuple[int, ...],
-    nodes_on: Callable[[tuple[int, ...]], Sequence[_Node]],
+    first: Sequence[_Node], pointers: tuple[int, ...], nodes_on: Callable[[tuple[int, ...]], Sequence[_Node]]
 ) -> tuple[int, list[list[_Place]]]:
     """Return the finest alignment that matters, and the places of pointers in each node of a capture.
 
@@ -246,9 +244,7 @@ _Place = tuple[int, int, int, int]
 
 
 def _places(
-    captures: Sequence[Sequence[_Node]],
-    repeated: Sequence[Sequence[_Node]],
-    given: Sequence[tuple[int, ...]],
+    captures: Sequence[Sequence[_Node]], repeated: Sequence[Sequence[_Node]], given: Sequence[tuple[int, ...]]
 ) -> list[list[_Place]]:
     """Return the places of pointers in each node of several captures, and of others on the same pointers."""
     if len({len(nodes) for nodes in (*captures, *repeated)}) > 1:

@@ -35,11 +35,7 @@ def capture(device: int, work: Callable[[streams.Stream], object]) -> graphs.Gra
         copy or a fill within device memory. NoRoomError: there are too many replays.
     """
     accepted = partial(accept, device)
-    with (
-        graphs.acquired(device) as stream,
-        streams.relaxed(),
-        graphs.capturing(stream, accepted) as graph,
-    ):
+    with graphs.acquired(device) as stream, streams.relaxed(), graphs.capturing(stream, accepted) as graph:
         work(stream)
     return graph
 

@@ -62,12 +62,7 @@ def _supported(graph: Graph, context: Context | Planner) -> bool:
 
 def _changes(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
     made = {repr(graph)}
-    for change in (
-        *_computed(graph),
-        *_stored(graph, names),
-        *_laid_out(graph),
-        *_sized(graph),
-    ):
+    for change in (*_computed(graph), *_stored(graph, names), *_laid_out(graph), *_sized(graph)):
         if repr(change.graph) not in made:
             made.add(repr(change.graph))
             yield change

@@ -283,12 +283,7 @@ def _with_names(view: View, elf: Elf) -> Elf:
     if "" in (soname, *needed):  # overwritten with zeros
         raise view.malformed("has empty names in its string table")
     return replace(
-        elf,
-        tags=tags,
-        soname=soname,
-        needed=needed,
-        rpath=folders(DT_RPATH),
-        runpath=folders(DT_RUNPATH),
+        elf, tags=tags, soname=soname, needed=needed, rpath=folders(DT_RPATH), runpath=folders(DT_RUNPATH)
     )
 
 

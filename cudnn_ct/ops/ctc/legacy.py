@@ -219,8 +219,7 @@ def _device_plan(problem: CTCProblem, context: Context) -> FunctionPlan:
         logits, *labels, of_loss, gradient = pointers
         memory = nbytes, context.workspace(nbytes)
         context.library.cudnnCTCLoss_v8(
-            *(context.handle, algo, loss, tensor, logits),
-            *(*labels, of_loss, tensor, gradient, *memory),
+            *(context.handle, algo, loss, tensor, logits), *(*labels, of_loss, tensor, gradient, *memory)
         )
 
     return FunctionPlan(f"cudnnCTCLoss_v8, {algo.name.lower()}", run, nbytes)

@@ -323,10 +323,7 @@ def _root(x: TensorSpec, y: TensorSpec) -> Program:
     """Return a plan of square roots, converted to the dtype of y: one call unless alpha multiplies them."""
     direct = op_tensor_of("sqrt", x, y)
     # Alpha would be below the root.
-    steps = [
-        Step(op_tensor_of("sqrt", x, x), (0, 0)),
-        Step(op_tensor_of("max", x, y), (0, 1), ALPHA, BETA),
-    ]
+    steps = [Step(op_tensor_of("sqrt", x, x), (0, 0)), Step(op_tensor_of("max", x, y), (0, 1), ALPHA, BETA)]
     variants = Variants(lambda _, alpha, beta: alpha != 1, lambda _: Steps((), steps))  # noqa: ARG005
     return Program(Steps((), [Step(direct, None, beta=BETA)]), variants=variants, about="{}", main=direct)
 
