@@ -144,6 +144,7 @@ def library_info() -> LibraryInfo:
     skipped = library.skipped if library else {}
     expected = SETS[installation.kind] if installation else ()
     header = installation.header if installation else None
+    wrong_facts = _wrong_facts()
     cublas = _companion("libcublasLt", cuda, installation)
     nvrtc = _companion("libnvrtc", cuda, installation)
     return LibraryInfo(
@@ -164,9 +165,9 @@ def library_info() -> LibraryInfo:
         driver=_driver(),
         bindings=format_version(GENERATED_FROM),
         steps=found.steps,
-        facts=facts.summary(),
+        facts=f"unusable: {wrong_facts}" if wrong_facts else facts.summary(),
         notes=tuple(_notes(installation, (cublas, nvrtc), mapped)),
-        problem=problem or (library.header_mismatch() if library else "") or None,
+        problem=problem or (library.header_mismatch() if library else "") or wrong_facts or None,
     )
 
 
@@ -178,6 +179,18 @@ def _loaded() -> tuple[_lib.Library | None, SearchResult, Installation | None, s
         found = find_cudnn()
         return None, found, inspect(found.path) if found.path else None, str(error).partition("\n")[0]
     return library, library.found, library.installation, ""
+
+
+def _wrong_facts() -> str:
+    """Return what is wrong with the facts of the user, which no operation runs with; empty for nothing."""
+    try:
+        if facts.user_facts():
+            from .legal.conditions import check_user_facts  # with the problems of all operations
+
+            check_user_facts()
+    except (facts.FactsError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def _part(name: str, library: Library | None, mapped: tuple[str, ...], skipped: str) -> LibraryFile:

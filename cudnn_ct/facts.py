@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -142,11 +144,8 @@ def digest() -> str:
 
 def summary() -> str:
     """Return the number of facts and their hash, and the file of a user, in one line."""
-    try:
-        own = f", {len(user_facts())} of {config.facts}" if config.facts else ""
-        return f"{len(_rows())}{own}, hash {digest()}"
-    except (FactsError, OSError) as error:
-        return f"unusable: {error}"
+    own = f", {len(user_facts())} of {config.facts}" if config.facts else ""
+    return f"{len(_rows())}{own}, hash {digest()}"
 
 
 def forget() -> None:
@@ -177,88 +176,111 @@ def user_facts() -> tuple[Mapping[str, Any], ...]:
     except OSError as error:
         raise type(error)(f"CUDNN_CT_FACTS: {path} cannot be read: {error.strerror}") from None
     try:
-        content = json.loads(text)
+        return tuple(_rows_in(text))
+    except RecursionError:  # while it is decoded, or while a value is printed
+        raise FactsError(f"{path} is nested too deeply: expected rows as in docs/facts.md") from None
+
+
+def _rows_in(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows in the text of a file, each with its line."""
+    twice: list[str] = []
+
+    def noting_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        twice.extend(Counter(names) - Counter(set(names)))
+        return dict(pairs)
+
+    try:
+        json.loads(text)
     except ValueError as error:
-        raise FactsError(f"{path} is not JSON: {error}") from None
-    rows = content.get("facts") if isinstance(content, dict) else None
-    if not isinstance(rows, list):
-        raise FactsError(f'{path}: line 1: got no list "facts"; expected {{"facts": [...]}}')
-    found = []
-    for number, row in enumerate(rows):
-        line, wrong = _line_of(text, row, number), why_not_a_fact(row)
-        if wrong:
-            raise FactsError(f"{path}: line {line}: {wrong}")
-        found.append({**row, "line": line})
-    return tuple(found)
+        raise FactsError(f"{config.facts} is not JSON: {error}") from None
+    if not (head := re.match(r'\s*\{\s*"facts"\s*:\s*\[', text)):
+        line = text.count("\n", 0, len(text) - len(text.lstrip())) + 1
+        raise row_error(None, line, f'got no list "facts"; {_ALONE}')
+    decoder, names, line = json.JSONDecoder(object_pairs_hook=noting_keys), set[str](), 1
+    place, end = 0, head.end()
+    while text[end] != "]":
+        if text[end] in " \t\r\n,":
+            end += 1
+            continue
+        line, place = line + text.count("\n", place, end), end
+        row, end = decoder.raw_decode(text, place)
+        wrong = f"keys are not unique: got {twice[0]!r} twice" if twice else why_not_a_fact(row)
+        if wrong or row["name"] in names:
+            another = "name is not unique: got that of an earlier fact, expected another"
+            raise row_error(row, line, wrong or another)
+        names.add(row["name"])
+        yield {**row, "line": line}
+    if (rest := text[end + 1 :].lstrip(" \t\r\n,")).rstrip() != "}":
+        line = text.count("\n", 0, len(text) - len(rest)) + 1
+        raise row_error(None, line, f"got {rest.partition(':')[0]}; {_ALONE}")
+
+
+_ALONE = 'expected {"facts": [...]} alone'
+
+
+def row_error(row: Any, line: int, wrong: str) -> FactsError:
+    """Return the error of a row of a user, which names it if it has a name."""
+    name = row.get("name") if isinstance(row, dict) else None
+    return FactsError(f"{config.facts}: line {line}: {f'fact {name!r}: ' if name else ''}{wrong}")
 
 
 def why_not_a_fact(row: Any) -> str:
     """Return what is wrong with the fields of a row; empty for a fact."""
     if not isinstance(row, dict):
         return f"a fact is not an object: got {type(row).__name__}"
-    for name, kinds in _FIELDS.items():
-        if name in row and not isinstance(row[name], kinds):
-            return f"{name} has the wrong type: got {type(row[name]).__name__}"
     if missing := [name for name in _REQUIRED if name not in row]:
         return f"the fact lacks {', '.join(missing)}"
-    if extra := sorted(set(row) - set(_FIELDS)):
-        return f"a fact has no field {extra[0]!r}; fields are {', '.join(_FIELDS)}"
-    if row["kind"] not in KINDS:
-        return f"kind is unknown: got {row['kind']!r}, expected one of {', '.join(KINDS)}"
-    if row["effect"] not in EFFECTS:
-        return f"effect is unknown: got {row['effect']!r}, expected one of {', '.join(EFFECTS)}"
-    if (needed := _NEEDED.get(row["kind"])) and not row.get(needed):
-        return f"the fact lacks {needed}, which the kind {row['kind']} needs"
-    return _why_not_values(row)
-
-
-def _why_not_values(row: Mapping[str, Any]) -> str:
-    """Return which field has values that would never apply; empty if none has."""
-    for name, kind in _ELEMENTS.items():
-        if wrong := [one for one in row.get(name, ()) if not isinstance(one, kind) or isinstance(one, bool)]:
-            return f"{name} has an element of the wrong type: got {wrong[0]!r}, expected {kind.__name__}"
-    for name in ("cudnn", "arch"):
-        for bound, version in row.get(name, {}).items():
-            is_version = isinstance(version, str) and version_numbers(version)
-            if bound not in ("from", "before") or not is_version:
-                got = f"{bound!r}: {version!r}"
-                return f'{name} has a wrong bound: got {got}, expected such as "from": "9.24"'
-    for knob, values in row.get("knobs", {}).items():
-        are_ints = isinstance(values, list) and all(type(one) is int for one in values)
-        if not knob.isdecimal() or not are_ints:
-            return f'knobs are wrong: got {knob!r}: {values!r}, expected such as "24": [2, 12]'
-    if row["kind"] == "stored" and (row["operations"] != ["all"] or row["when"]):
-        got = f"{row['operations']} and {row['when']}"
-        return f"operations and when of the kind stored are wrong: got {got}, expected ['all'] and []"
-    if "kernels" in row and (row["kind"] != "stored" or not row["kernels"].isascii()):
-        got = f"{row['kernels']!r} in a fact of the kind {row['kind']}"
-        return f"kernels is not the name of kernels in a fact of the kind stored: got {got}"
-    if row.get("libraries", FULL) not in (FULL, "jit"):
-        return f"libraries are unknown: got {row['libraries']!r}, expected 'full' or 'jit'"
+    for name, value in row.items():
+        if name not in _FIELDS:
+            return f"a fact has no field {name!r}; fields are {', '.join(_FIELDS)}"
+        pattern, expected = _FIELDS[name]
+        if not re.fullmatch(pattern, text := json.dumps(value), re.ASCII):
+            return f"{name} has a wrong value: got {text}, expected {expected}"
+    for name, kinds in _OF_KINDS.items():
+        if row["kind"] in kinds and kinds != _ENGINES and name not in row:
+            return f"the fact lacks {name}, which the kind {row['kind']} needs"
+        if row["kind"] not in kinds and name in row:
+            got = f"got {row[name]!r}, expected the kind {' or '.join(kinds)}"
+            return f"{name} is not a field of the kind {row['kind']}: {got}"
+    for name, lowest in (("cudnn", "9"), ("arch", "0")):  # this package loads no cuDNN before 9
+        limits = [row.get(name, {}).get(*bound) for bound in (("from", lowest), ("before", "99"))]
+        low, high = ((*version_numbers(limit), 0, 0)[:3] for limit in limits)
+        if low >= high:
+            return f"{name} is an empty range: got from {limits[0]} before {limits[1]}, expected a larger end"
     return ""
 
 
-# The field without which a row of a kind has no effect.
-_NEEDED = {"modes": "modes", "first": "order", "last": "order", "also": "order", "stored": "kernels"}
-_ELEMENTS: dict[str, type] = {
-    **dict.fromkeys(("operations", "when"), str),
-    **dict.fromkeys(("engines", "engines_except"), int),
-    **dict.fromkeys(("algorithms", "with_notes", "without_notes", "order", "modes"), str),
+_ENGINES = ("engine",)
+# The kinds that have a field which others do not; all but those of engines need it.
+_OF_KINDS = {
+    **dict.fromkeys(("engines", "engines_except", "algorithms", "with_notes", "without_notes"), _ENGINES),
+    **dict.fromkeys(("knobs", "min_slices"), _ENGINES),
+    "modes": ("modes",),
+    "order": ("first", "last", "also"),
+    "kernels": ("stored",),
 }
 _REQUIRED = ("name", "kind", "operations", "when", "effect", "message")
-_FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("name", "kind", "effect", "message", "advice", "source", "libraries", "kernels"), str),
-    **dict.fromkeys(_ELEMENTS, list),
-    **dict.fromkeys(("cudnn", "arch", "found", "sizes", "knobs"), dict),
-    "min_slices": int,
+_TEXT = r'"(?:[^"\\]|\\.)+"'
+_TEXTS, _NUMBERS = (rf"\[{one}(, {one})*\]" for one in (_TEXT, r"\d{1,18}"))
+_VERSION, _CAPABILITY = (
+    rf'\{{"(from|before)": "{one}"(, "(from|before)": "{one}")?\}}'
+    for one in (r"(9|1\d)(\.\d{1,2}){0,2}", r"1?\d(\.\d)?")
+)
+_CHOICES = {"kind": KINDS, "effect": EFFECTS, "libraries": (FULL, "jit")}
+# The JSON of each field as a pattern, and what it is in words.
+_FIELDS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("name", "message"), (_TEXT, "a text")),
+    "operations": (_TEXTS, 'names such as ["conv"]'),
+    "when": (rf"\[\]|{_TEXTS}", 'names such as ["float32"], or []'),
+    **dict.fromkeys(("advice", "source"), (rf'""|{_TEXT}', "a text")),
+    **{name: (f'"({"|".join(ones)})"', f"one of {', '.join(ones)}") for name, ones in _CHOICES.items()},
+    "kernels": (r'"[^"\\]+"', "a part of the names of kernels, in ASCII"),
+    **dict.fromkeys(("engines", "engines_except"), (_NUMBERS, "numbers such as [4], or no such field")),
+    **dict.fromkeys(("algorithms", "with_notes", "without_notes", "order", "modes"), (_TEXTS, "names")),
+    "cudnn": (_VERSION, 'a range of versions such as {"from": "9.24"}'),
+    "arch": (_CAPABILITY, 'a range of compute capabilities such as {"from": "9.0"}'),
+    "knobs": (rf'\{{("\d{{1,9}}": \[-?\d+(, -?\d+)*\](, )?)+\}}', 'such as {"24": [2, 12]}'),
+    **dict.fromkeys(("found", "sizes"), (r"\{.*\}", "an object")),
+    "min_slices": (r"[2-9]|[1-9]\d{1,17}", "a number of at least 2"),
 }
-
-
-def _line_of(text: str, row: Any, number: int) -> int:
-    """Return the line of a row: that of its name, or of the row with this number."""
-    name = row.get("name") if isinstance(row, dict) else None
-    at = text.find(json.dumps(name)) if isinstance(name, str) else -1
-    if at < 0:
-        places = [place for place, char in enumerate(text) if char == "{"]
-        at = places[number + 1] if number + 1 < len(places) else 0
-    return text.count("\n", 0, at) + 1

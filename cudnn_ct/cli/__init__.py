@@ -82,7 +82,7 @@ def info(as_json: bool) -> None:
     """Show the cuDNN that this Python would use, and the libraries that belong to it.
 
     Needs neither a GPU nor a driver. Prints the problem in one line and exits with 1 if no cuDNN can be
-    loaded, or if its header has another version.
+    loaded, if its header has another version, or if the file that CUDNN_CT_FACTS names is unusable.
     """
     from .._info import library_info
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cache, lru_cache
 from math import ceil, prod
 from typing import Any
 
-from .._config import config
 from ..dtypes import GRAPH_DTYPES
-from ..facts import Fact, FactsError, Target, facts, ignores, user_facts
+from ..facts import Fact, Target, facts, ignores, row_error, user_facts
+from ..graph.engines import HEURISTICS, Engine
 from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
 from ..graph.layouts import NATIVE
 from ..graph.offline import target_of
@@ -52,22 +53,66 @@ def conditions_of(family: str) -> Mapping[str, Condition]:
 
 
 def why_unknown(row: Mapping[str, Any]) -> str:
-    """Return which operation or condition of a row is unknown; empty if none is."""
-    strange = [name for name in row["operations"] if name not in FAMILIES]
-    if strange or not row["operations"]:
-        return f"operations are unknown: got {strange}, expected some of {', '.join(FAMILIES)}"
-    families = {FAMILIES[operation] for operation in row["operations"]}
-    unknown = [name for name in row["when"] if any(name not in conditions_of(one) for one in families)]
-    if unknown:
-        return f"when has an unknown condition: got {unknown[0]!r}"
+    """Return what in a row its operations do not know or read; empty for nothing."""
+    kind, operations, when = row["kind"], row["operations"], row["when"]
+    readers = _READERS.get(kind, _READERS_OF_OTHERS)
+    if not operations or not readers >= set(operations):
+        expected = ", ".join(name for name in FAMILIES if name in readers)
+        strange = [name for name in operations if name not in readers]
+        return f"operations are unknown to the kind {kind}: got {strange}, expected some of {expected}"
+    for operation in operations:
+        known = conditions_of(FAMILIES[operation])
+        if unknown := [name for name in when if name not in known]:
+            from difflib import get_close_matches  # only for an error
+
+            close = ", ".join(map(repr, get_close_matches(unknown[0], known, 5, 0))) or "[]"
+            expected = f"expected one of {operation}, such as {close}"
+            return f"when has an unknown condition: got {unknown[0]!r}, {expected}"
+    if not set(HEURISTICS) > set(modes := row.get("modes", ())):
+        return f"modes are wrong: got {modes}, expected some but not all of {', '.join(HEURISTICS)}"
+    families = {FAMILIES[operation] for operation in operations}
     if row.get("sizes") and families != {"convolutions"}:
-        return f"sizes are conditions of convolutions only: got operations {row['operations']}"
-    strange = [
-        name
-        for name in row.get("sizes", {})
-        if name.removeprefix("min_").removeprefix("max_") not in size_names()
-    ]
-    return f"sizes has an unknown name: got {strange[0]!r}" if strange else ""
+        return f"sizes are conditions of convolutions only: got operations {operations}"
+    return _why_not_sizes(row.get("sizes", {})) or _why_not_order(kind, families, row.get("order", []))
+
+
+def _why_not_sizes(sizes: Mapping[str, Any]) -> str:
+    """Return which size is none, or has a value that it never has; empty if all may hold."""
+    known = known_sizes()
+    for name, value in sizes.items():
+        size = name[4:] if name.startswith(("min_", "max_")) else name
+        fits = type(value) is type(known.get(size, ...)) and (size == name or type(value) is int)
+        if not fits or (size == "precision" and value not in _PRECISIONS):
+            some = f"one like those in {known} (precisions are {', '.join(_PRECISIONS)})"
+            return f"sizes are wrong: got {name!r}: {value!r}, expected {some}, numbers with min_ or max_ too"
+    return ""
+
+
+def _why_not_order(kind: str, families: Set[str], order: Sequence[str]) -> str:
+    """Return which name is not that of an engine or algorithm that a kind can order; empty if none is."""
+    if kind == "first" and "convolutions" in families and len(order) > 1:
+        return f"order is too long for convolutions: got {order}, expected one name"
+    others = [_ALGORITHMS[family] for family in families] if kind == "first" else []
+    for name in order:
+        if not others or not all(re.fullmatch(other, name, re.ASCII) for other in others):
+            try:
+                Engine.parse(name)
+            except ValueError as error:
+                return f"order has an unknown name: {error}{''.join(f', or {one[:10]}' for one in others)}"
+    return ""
+
+
+# The operations that read rows of a kind.
+_RANKED = {*_OF_FAMILY["convolutions"], "matmul"}
+_READERS: dict[str, Set[str]] = {
+    **{"first": _RANKED, "also": {*_RANKED, *_OF_FAMILY["norms"][:7]}, "first_choice": {"attention"}},
+    **{"modes": {"convolution"}, "stored": {"all"}, "inform": FAMILIES.keys()},
+    **{"engine": FAMILIES.keys() - {"convolution", NATIVE}, "reject": FAMILIES.keys() - {"convolution"}},
+}
+_READERS_OF_OTHERS = FAMILIES.keys() - {"convolution", NATIVE, "rnn"}
+# Algorithms beside engines that the kind ``first`` ranks.
+_ALGORITHMS = {"convolutions": "product", "products": r"cublaslt \d{1,4}( config [\d.]+:[0-9a-f.]+)?"}
+_PRECISIONS = ("float16", "bfloat16", "float32", "tf32", "float64", "int32")
 
 
 # --- facts that hold -------------------------------------------------------------------------------------
@@ -102,7 +147,7 @@ def check_user_facts() -> None:
     """Raise FactsError if a row of a user has an unknown operation or condition."""
     for row in user_facts():
         if wrong := why_unknown(row):
-            raise FactsError(f"{config.facts}: line {row['line']}: {wrong}")
+            raise row_error(row, row["line"], wrong)
 
 
 def _fit(sizes: dict[str, Any], conditions: Mapping[str, Any]) -> bool:
@@ -177,10 +222,10 @@ def sizes_of(subject: Any) -> dict[str, Any]:
     }
 
 
-def size_names() -> frozenset[str]:
-    """Return the names of the sizes, with which rows may ask for ``NAME``, ``min_NAME`` or ``max_NAME``."""
+def known_sizes() -> dict[str, Any]:
+    """Return examples of sizes; rows ask for ``NAME``, or ``min_NAME`` or ``max_NAME`` of a number."""
     point = TensorSpec.packed((1, 1, 1, 1))
-    return frozenset(sizes_of(Convolution(conv_problem("forward", point, point))))
+    return sizes_of(Convolution(conv_problem("forward", point, point)))
 
 
 def _channels_first(spec: TensorSpec, problem: ConvProblem) -> bool:
@@ -195,7 +240,7 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
     "3 spatial axes": lambda p: len(p.core.x.shape) == 5,
     "float16 or bfloat16": lambda p: p.core.x.dtype in ("float16", "bfloat16"),
     "float16 or float32": lambda p: p.core.x.dtype in ("float16", "float32"),
-    "half precision": lambda p: p.core.x.dtype != "float32",
+    "a dtype other than float32": lambda p: p.core.x.dtype != "float32",
     "float16": lambda p: p.core.x.dtype == "float16",
     "float32": lambda p: p.core.x.dtype == "float32",
     "int8": lambda p: p.core.x.dtype == "int8",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.facts import FactsError, Target
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.recording import read_requests
+from cudnn_ct.legal.conditions import check_user_facts
 from cudnn_ct.legal.rules import engine_rules, rules_of_subjects
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
+from cudnn_doctor.read.versions import table
 from tests.fake.conftest import fake, host, jit
 from tests.fake.cudnn import FakeCudnn
 
@@ -36,7 +39,11 @@ ROW = {
     "effect": "wrong",
     "message": "wrong here",
 }
-STORED = {"kind": "stored", "operations": ["all"], "when": [], "kernels": "sm90"}
+NONE = object()  # the value of a field that a row lacks
+REJECT = {"kind": "reject", "engines": NONE}
+MODES = REJECT | {"kind": "modes", "operations": ["convolution"], "when": []}
+FIRST = REJECT | {"kind": "first", "order": ["engine 4"]}
+STORED = REJECT | {"kind": "stored", "operations": ["all"], "when": [], "kernels": "sm90"}
 CONV = conv_problem("forward", *(TensorSpec.packed((2, 4, 8, 8)), TensorSpec.packed((4, 4, 3, 3))))
 
 
@@ -44,7 +51,7 @@ CONV = conv_problem("forward", *(TensorSpec.packed((2, 4, 8, 8)), TensorSpec.pac
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
     def written(text: str) -> Path:
         path = tmp_path / "facts.json"
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         monkeypatch.setattr(ct.config, "facts", str(path))
         facts.forget()
         testing.reset()
@@ -115,59 +122,155 @@ def test_recorded_graphs_carry_the_rules(plant: Callable[..., None], tmp_path: P
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"when": ["float31"]}, "when has an unknown condition: got 'float31'"),
-        ({"kind": "engin"}, "kind is unknown: got 'engin'"),
-        ({"effect": "bad"}, "effect is unknown: got 'bad'"),
-        ({"operations": ["convolve"]}, "operations are unknown: got ['convolve']"),
-        ({"operations": []}, "operations are unknown"),
+        ({"when": ["float31"]}, "got 'float31', expected one of conv, such as 'float32', 'float16'"),
+        ({"operations": ["conv", "rnn"]}, "got 'float32', expected one of rnn, such as '"),
+        ({"operations": ["all"]}, "got 'float32', expected one of all, such as []"),
+        ({"kind": "engin"}, 'kind has a wrong value: got "engin", expected one of reject, engine'),
+        ({"effect": "bad"}, 'effect has a wrong value: got "bad", expected one of wrong'),
+        ({"operations": ["convolve"]}, "operations are unknown to the kind engine: got ['convolve']"),
+        ({"operations": []}, "operations has a wrong value: got []"),
         ({"engine": 4}, "a fact has no field 'engine'"),
-        ({"engines": 4}, "engines has the wrong type: got int"),
-        ({"message": None}, "message has the wrong type: got NoneType"),
-        ({"engines": ["4"]}, "engines has an element of the wrong type: got '4', expected int"),
-        ({"when": [1]}, "when has an element of the wrong type: got 1, expected str"),
-        ({"cudnn": {"to": "9.28"}}, "cudnn has a wrong bound: got 'to'"),
-        ({"arch": {"from": 9.0}}, "arch has a wrong bound: got 'from': 9.0"),
-        ({"knobs": {"24": ["2"]}}, "knobs are wrong: got '24'"),
-        ({"libraries": "JIT"}, "libraries are unknown: got 'JIT'"),
-        ({"kind": "first"}, "the fact lacks order, which the kind first needs"),
+        ({"engines": 4}, "engines has a wrong value: got 4, expected numbers such as [4]"),
+        ({"engines": []}, "got [], expected numbers such as [4], or no such field"),
+        ({"engines": [-1]}, "engines has a wrong value: got [-1], expected numbers"),
+        ({"engines": ["4"]}, 'engines has a wrong value: got ["4"], expected numbers'),
+        ({"engines": [True]}, "engines has a wrong value: got [true], expected numbers"),
+        ({"message": None}, "message has a wrong value: got null, expected a text"),
+        ({"message": ""}, 'message has a wrong value: got ""'),
+        ({"when": [1]}, "when has a wrong value: got [1], expected names"),
+        ({"cudnn": {"to": "9.28"}}, 'cudnn has a wrong value: got {"to"'),
+        ({"cudnn": {"from": "92800"}}, 'got {"from": "92800"}, expected a range of versions such as'),
+        ({"cudnn": {}}, "cudnn has a wrong value: got {}"),
+        ({"cudnn": {"from": "9.9", "before": "9.9.0"}}, "cudnn is an empty range: got from 9.9 before 9.9.0"),
+        ({"cudnn": {"before": "9.0"}}, "cudnn is an empty range: got from 9 before 9.0"),
+        ({"arch": {"from": 9.0}}, 'arch has a wrong value: got {"from": 9.0}'),
+        (
+            {"arch": {"from": "90"}},
+            'got {"from": "90"}, expected a range of compute capabilities such as {"from": "9.0"}',
+        ),
+        ({"arch": {"from": "9.0", "before": "8.0"}}, "arch is an empty range: got from 9.0 before 8.0"),
+        ({"knobs": {"24": ["2"]}}, 'knobs has a wrong value: got {"24"'),
+        ({"knobs": {"24": []}}, 'knobs has a wrong value: got {"24": []}'),
+        ({"min_slices": 1}, "min_slices has a wrong value: got 1, expected a number of at least 2"),
+        ({"libraries": "JIT"}, 'libraries has a wrong value: got "JIT", expected one of full, jit'),
         (
             {"operations": ["matmul"], "when": [], "sizes": {"axes": 2}},
             "sizes are conditions of convolutions",
         ),
-        (STORED | {"operations": ["matmul"]}, "of the kind stored are wrong: got ['matmul'] and []"),
-        (STORED | {"when": ["float32"]}, "got ['all'] and ['float32'], expected ['all'] and []"),
-        (STORED | {"kernels": ""}, "the fact lacks kernels, which the kind stored needs"),
-        (STORED | {"kernels": ["sm90"]}, "kernels has the wrong type: got list"),
-        (STORED | {"kernels": "\ud800"}, "kernels is not the name of kernels"),
-        ({"kernels": "sm90"}, "got 'sm90' in a fact of the kind engine"),
-        ({"sizes": {"min_tile": 2}}, "sizes has an unknown name: got 'min_tile'"),
+        ({"sizes": {"min_tile": 2}}, "sizes are wrong: got 'min_tile': 2, expected one like those in {'prec"),
+        ({"sizes": {"min_max_groups": 2}}, "sizes are wrong: got 'min_max_groups'"),
+        ({"sizes": {"min_strided": True}}, "sizes are wrong: got 'min_strided'"),
+        ({"sizes": {"min_groups": "2"}}, "got 'min_groups': '2', expected one like"),
+        ({"sizes": {"strided": 1}}, "got 'strided': 1, expected one like"),
+        ({"sizes": {"min_precision": 3}}, "sizes are wrong: got 'min_precision'"),
+        ({"sizes": {"precision": "half"}}, "got 'precision': 'half', expected one like"),
+        # The fields and the operations of kinds.
+        (REJECT | {"engines": [4]}, "engines is not a field of the kind reject: got [4], expected the kind"),
+        ({"kernels": "sm90"}, "got 'sm90', expected the kind stored"),
+        ({"order": ["engine 4"]}, "expected the kind first or last or also"),
+        (REJECT | {"kind": "first"}, "the fact lacks order, which the kind first needs"),
+        (REJECT | {"kind": "first_choice"}, "got ['conv'], expected some of attention"),
+        (REJECT | {"kind": "modes", "modes": ["b"]}, "got ['conv'], expected some of convolution"),
+        (MODES | {"modes": ["c"]}, "modes are wrong: got ['c'], expected some but not all of b, a, fallback"),
+        (MODES | {"modes": ["a", "b", "fallback"]}, "expected some but not all of"),
+        *(
+            (FIRST | {"operations": [name], "when": []}, f"got ['{name}'], expected some of conv, ")
+            for name in ("layer_norm", "attention", "graph")
+        ),
+        (FIRST | {"order": ["bogus"]}, "got 'bogus', expected one like 'engine 38'"),
+        (FIRST | {"order": ["cublaslt 0"]}, "got 'cublaslt 0', expected one like 'engine 38'"),
+        (FIRST | {"order": ["engine 4", "engine 5"]}, "got ['engine 4', 'engine 5'], expected one name"),
+        (
+            FIRST | {"kind": "last", "order": ["product"]},
+            "order has an unknown name: invalid engine: got 'prod",
+        ),
+        (
+            STORED | {"operations": ["matmul"]},
+            "operations are unknown to the kind stored: got ['matmul'], expected some of all",
+        ),
+        (STORED | {"when": ["float32"]}, "got 'float32', expected one of all, such as []"),
+        (STORED | {"kernels": NONE}, "the fact lacks kernels, which the kind stored needs"),
+        (STORED | {"kernels": ["sm90"]}, 'kernels has a wrong value: got ["sm90"]'),
+        (STORED | {"kernels": "\ud800"}, "kernels has a wrong value"),
     ],
 )
 def test_a_malformed_row_is_an_error_with_its_line(
     write: Callable[[str], Path], change: dict[str, Any], message: str
 ) -> None:
-    good = json.dumps(ROW | {"name": "good"}, indent=1)
-    path = write(f'{{"facts": [\n{good},\n{json.dumps(ROW | change, indent=1)}\n]}}')
-    line = path.read_text().splitlines().index(' "name": "mine",') + 1
+    good = json.dumps(ROW | {"name": "good", "message": "mine {"}, indent=1)
+    row = {key: value for key, value in (ROW | change).items() if value is not NONE}
+    path = write(f'{{"facts": [\n{good},\n{json.dumps(row, indent=1)}\n]}}')
+    line = path.read_text().splitlines().index(' "name": "mine",')
     with pytest.raises(FactsError) as caught:
         engine_rules(CONV, Target(92801))
-    assert f"{path}: line {line}: " in str(caught.value)
+    assert f"{path}: line {line}: fact 'mine': " in str(caught.value)
     assert message in str(caught.value)
+
+
+GOOD = json.dumps(ROW)
+NAMELESS = {key: value for key, value in ROW.items() if key != "name"}
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (json.dumps(NAMELESS), "the fact lacks name"),
+        (json.dumps(ROW | {"name": "wrong", "effect": ""}), "fact 'wrong': effect has a wrong value"),
+        (
+            json.dumps(ROW | {"name": "Größe", "kind": 1}, ensure_ascii=False),
+            "fact 'Größe': kind has a wrong value",
+        ),
+        (GOOD, "fact 'mine': name is not unique: got that of an earlier fact"),
+        (GOOD.replace("[4]", '[4], "engines": [5]'), "fact 'mine': keys are not unique: got 'engines' twice"),
+        (
+            GOOD.replace("[4]", '[4], "knobs": {"1": [2], "1": [3]}'),
+            "fact 'mine': keys are not unique: got '1' twice",
+        ),
+        ("[]", "a fact is not an object: got list"),
+    ],
+)
+def test_line_is_that_where_the_row_begins(write: Callable[[str], Path], second: str, message: str) -> None:
+    first = json.dumps(ROW | {"knobs": {"24": [2]}, "advice": '[{"wrong"}, "Größe"'}, ensure_ascii=False)
+    path = write(f'\n{{"facts":\n[{first}\n, {second}\n]}}')
+    with pytest.raises(FactsError, match=f"^{re.escape(f'{path}: line 4: {message}')}"):
+        facts.user_facts()
+
+
+def test_every_order_and_range_of_the_package_may_be_a_users(write: Callable[[str], Path]) -> None:
+    rows = [row for row in table() if row["kind"] in facts.KINDS]
+    write(json.dumps({"facts": rows}))
+    check_user_facts()
+    assert len(facts.user_facts()) == len(rows)
+
+
+@pytest.mark.parametrize("text", [json.dumps({"facts": [ROW | {"when": ["float31"]}]}), "[" * 100_000, "{}"])
+def test_information_has_what_is_wrong_with_a_file(write: Callable[[str], Path], text: str) -> None:
+    path = write(text)
+    info = ct.library_info()
+    assert info.facts.startswith(f"unusable: {path}")
+    assert info.problem
+    with pytest.raises(FactsError, match=str(path)):
+        check_user_facts()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", "is not JSON: Expecting property name"),
-        ("[]", 'line 1: got no list "facts"'),
+        ("\n[]", 'line 2: got no list "facts"'),
+        ('{"facts": 1}', 'line 1: got no list "facts"'),
+        ('{"facts": [],\n"version": 1}', 'line 2: got "version"; expected {"facts": [...]} alone'),
+        ('{"facts": [],\n"facts": []}', 'line 2: got "facts"'),
+        ("[" * 100_000, "is nested too deeply"),
         ('{"facts": [\n1]}', "a fact is not an object: got int"),
         (json.dumps({"facts": [{"name": "x"}]}), "the fact lacks kind, operations, when, effect, message"),
     ],
 )
 def test_a_file_without_facts_is_an_error(write: Callable[[str], Path], text: str, message: str) -> None:
     write(text)
-    with pytest.raises(FactsError, match=message.replace("[", r"\[").replace("(", r"\(")):
-        facts.digest()
+    for read in (facts.digest, facts.summary):
+        with pytest.raises(FactsError, match=re.escape(message)):
+            read()
 
 
 def test_a_file_that_everybody_may_write_is_an_error(write: Callable[[str], Path]) -> None:
