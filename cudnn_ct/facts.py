@@ -280,7 +280,7 @@ _FIELDS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("algorithms", "with_notes", "without_notes", "order", "modes"), (_TEXTS, "names")),
     "cudnn": (_VERSION, 'a range of versions such as {"from": "9.24"}'),
     "arch": (_CAPABILITY, 'a range of compute capabilities such as {"from": "9.0"}'),
-    "knobs": (rf'\{{("\d{{1,9}}": \[-?\d+(, -?\d+)*\](, )?)+\}}', 'such as {"24": [2, 12]}'),
+    "knobs": (r'\{("\d{1,9}": \[-?\d+(, -?\d+)*\](, )?)+\}', 'such as {"24": [2, 12]}'),
     **dict.fromkeys(("found", "sizes"), (r"\{.*\}", "an object")),
     "min_slices": (r"[2-9]|[1-9]\d{1,17}", "a number of at least 2"),
 }

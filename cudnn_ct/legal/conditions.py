@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cache, lru_cache
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 from ..dtypes import GRAPH_DTYPES
@@ -15,9 +15,10 @@ from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
 from ..graph.layouts import NATIVE
 from ..graph.offline import target_of
 from ..shapes.arithmetic import FLOAT8
-from ..shapes.conv import ConvProblem, conv_problem, written_as
+from ..shapes.conv import ConvProblem, written_as
 from ..shapes.graph.problem import LOGICAL, PRODUCT_KINDS
 from ..shapes.specs import TensorSpec
+from .sizes import sizes_of, why_not_sizes
 from .subjects import Convolution, Norm, Product, Subject, convolutions_of, subjects_of
 
 Condition = Callable[[Any], bool]
@@ -73,19 +74,7 @@ def why_unknown(row: Mapping[str, Any]) -> str:
     families = {FAMILIES[operation] for operation in operations}
     if row.get("sizes") and families != {"convolutions"}:
         return f"sizes are conditions of convolutions only: got operations {operations}"
-    return _why_not_sizes(row.get("sizes", {})) or _why_not_order(kind, families, row.get("order", []))
-
-
-def _why_not_sizes(sizes: Mapping[str, Any]) -> str:
-    """Return which size is none, or has a value that it never has; empty if all may hold."""
-    known = known_sizes()
-    for name, value in sizes.items():
-        size = name[4:] if name.startswith(("min_", "max_")) else name
-        fits = type(value) is type(known.get(size, ...)) and (size == name or type(value) is int)
-        if not fits or (size == "precision" and value not in _PRECISIONS):
-            some = f"one like those in {known} (precisions are {', '.join(_PRECISIONS)})"
-            return f"sizes are wrong: got {name!r}: {value!r}, expected {some}, numbers with min_ or max_ too"
-    return ""
+    return why_not_sizes(row.get("sizes", {})) or _why_not_order(kind, families, row.get("order", []))
 
 
 def _why_not_order(kind: str, families: Set[str], order: Sequence[str]) -> str:
@@ -112,7 +101,6 @@ _READERS: dict[str, Set[str]] = {
 _READERS_OF_OTHERS = FAMILIES.keys() - {"convolution", NATIVE, "rnn"}
 # Algorithms beside engines that the kind ``first`` ranks.
 _ALGORITHMS = {"convolutions": "product", "products": r"cublaslt \d{1,4}( config [\d.]+:[0-9a-f.]+)?"}
-_PRECISIONS = ("float16", "bfloat16", "float32", "tf32", "float64", "int32")
 
 
 # --- facts that hold -------------------------------------------------------------------------------------
@@ -179,53 +167,6 @@ def without_wrong_tf32(problem: ConvProblem) -> ConvProblem:
     (subject,) = subjects_of(problem)
     wrong = any("TF32" in fact.when for fact in applying("rewrite", subject, target_of(None)))
     return problem._replace(tensor_cores=False) if wrong else problem
-
-
-# Rows of facts with sizes are fitted to timings on one GPU. One that no longer holds costs time, never a
-# result.
-TILE = 128  # rows and columns of the result tiles of the larger kernels
-THIN = 32  # with fewer channels, transforms and wide tiles do not pay off
-
-
-def sizes_of(subject: Any) -> dict[str, Any]:
-    """Return the sizes that matter to the kernels of a convolution; conditions of rows name them."""
-    core: ConvProblem = subject.core
-    (batch, channels, *image), (filters, thick, *window) = core.x.shape, core.w.shape
-    result = core.y.shape[2:]
-    inputs, outputs = batch * prod(image), batch * prod(result)  # pixels
-    strided, dense, thinner = max(core.stride) > 1, core.groups == 1, min(channels, filters)
-    plain, point = not strided and max(core.dilation) == 1, prod(window) == 1
-    return {
-        "precision": "tf32" if core.tensor_cores and core.x.dtype == "float32" else core.compute,
-        "fused": subject.fused,
-        "channels_last": bool(core.common_layouts) and written_as(core.x, core) == "nhwc",
-        "axes": len(window),
-        "point": point,
-        "flat_point": point and len(window) == 2,
-        "plain": plain,
-        "strided": strided,
-        "square3": window == [3, 3] and plain and dense and thinner >= THIN,  # suits Winograd
-        "groups": core.groups,
-        "dense": dense,
-        "grouped": not dense and thick > 1,
-        "depthwise": not dense and thick == 1,
-        "thick": thick,  # channels per group
-        "thinner": thinner,
-        "products": channels * filters,
-        "taps": channels * filters * prod(window),
-        "image": prod(image),  # pixels per image of x
-        "result": prod(result),  # pixels per image of y
-        "inputs": inputs,
-        "outputs": outputs,
-        "tiles_in": ceil(inputs / TILE) * ceil(channels / TILE),  # of a result with the size of x
-        "tiles_out": ceil(outputs / TILE) * ceil(filters / TILE),
-    }
-
-
-def known_sizes() -> dict[str, Any]:
-    """Return examples of sizes; rows ask for ``NAME``, or ``min_NAME`` or ``max_NAME`` of a number."""
-    point = TensorSpec.packed((1, 1, 1, 1))
-    return sizes_of(Convolution(conv_problem("forward", point, point)))
 
 
 def _channels_first(spec: TensorSpec, problem: ConvProblem) -> bool:

@@ -31,14 +31,26 @@ LEVELS = (
         ),
         *("_caches", "_config", "_handle", "shapes", "gradients"),
     ),
-    (*("_dlopen", "_lib", "_cublaslt", "facts", "_info", "_cache_files"),),
+    (*("_dlopen", "_lib", "_cublaslt", "facts", "_cache_files"),),
     (
         *("cuda", "array", "array_shapes", "array_creation", "raw_memory", "descriptors"),
         *("context", "availability", "_raw"),
     ),
     ("plans", "graph", "autotune", "legal", "certify", "algo_cache"),
     ("ops", "captures"),
-    ("__init__", "cli", "dnn", "cupy", "jax", "explanations", "testing", "torch", "doctor", "__main__"),
+    (
+        "__init__",
+        "_info",
+        "cli",
+        "dnn",
+        "cupy",
+        "jax",
+        "explanations",
+        "testing",
+        "torch",
+        "doctor",
+        "__main__",
+    ),
 )
 ORDER = {name: place for place, name in enumerate(name for level in LEVELS for name in level)}
 
