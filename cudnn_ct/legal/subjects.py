@@ -114,8 +114,8 @@ def _batch_norm(problem: Any) -> Iterator[Subject]:
 
 
 def _other(problem: Any) -> Iterator[Subject]:
-    if hasattr(params := getattr(problem, "params", None), "propagate_nan") and hasattr(params, "geometry"):
-        yield "resample", Pooling(problem.x.dtype, params.mode)
+    if type(getattr(problem, "params", None)).__name__ == "PoolParams":
+        yield "resample", Pooling(problem.x.dtype, problem.params.mode)
     else:
         yield "all", problem
 

@@ -258,9 +258,8 @@ def _served(
 ) -> tuple[Any] | None:
     """Return the result of a call in a tuple, or None if it is left to torch."""
     group, serve = RULES[func]
-    report, rejected, key = block.report, block.rejected, None
+    report, rejected, key, settles = block.report, block.rejected, None, None
     values = (*args, *kwargs.values()) if kwargs else args
-    settles = None
     try:
         settles, known = _settled.find(func, values, kwargs)
         if known is not None:
