@@ -60,7 +60,7 @@ def others_first(problem: Any, target: Target) -> tuple[str, ...]:
 
 def rejection_of(problem: Any, algorithm: str, target: Target) -> str:
     """Return why a legacy algorithm must not compute a problem; empty if it may."""
-    for algorithms, reason in _rejected_algorithms(problem, target):
+    for algorithms, reason in _rejected_algorithms(subjects_of(problem), target):
         if algorithms is None or algorithm in algorithms:
             return reason
     return ""
@@ -73,10 +73,10 @@ def why_not_asked(problem: Any, target: Target) -> str:
 
 
 @lru_cache(maxsize=256)
-def _rejected_algorithms(problem: Any, target: Target) -> tuple[tuple[Sequence[str] | None, str], ...]:
+def _rejected_algorithms(subjects: tuple[Subject, ...], target: Target) -> tuple[tuple[Any, str], ...]:
     """Return legacy algorithms that must not compute a problem, None for all of them, with the reasons."""
     found: list[tuple[Sequence[str] | None, str]] = []
-    for subject in subjects_of(problem):
+    for subject in subjects:
         found += [(None, fact.reason) for fact in applying("reject", subject, target)]
         known = [fact for fact in applying("engine", subject, target) if "algorithms" in fact.row]
         found += [(fact.row["algorithms"], _reason(fact, subject)) for fact in known]

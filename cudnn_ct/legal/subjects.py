@@ -50,10 +50,14 @@ class Pooling(NamedTuple):
     mode: str
 
 
-@lru_cache(maxsize=256)
 def subjects_of(problem: Any) -> tuple[Subject, ...]:
     """Return the subjects of a problem: operations by name, or what only facts about all of them hold for."""
-    return tuple(_BY_TYPE.get(type(problem).__name__, _other)(problem))
+    return _named(problem) if type(problem).__name__ in _BY_TYPE else tuple(_other(problem))
+
+
+@lru_cache(maxsize=256)  # others may have native objects, which a cache would keep alive
+def _named(problem: Any) -> tuple[Subject, ...]:
+    return tuple(_BY_TYPE[type(problem).__name__](problem))
 
 
 def convolutions_of(problem: Any) -> list[ConvProblem]:
@@ -117,7 +121,7 @@ def _other(problem: Any) -> Iterator[Subject]:
     if type(getattr(problem, "params", None)).__name__ == "PoolParams":
         yield "resample", Pooling(problem.x.dtype, problem.params.mode)
     else:
-        yield "all", problem
+        yield "all", None
 
 
 # --- graphs ------------------------------------------------------------------------------------------------
