@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, get_args
 from . import array_shapes, context
 from .cuda import stream as streams
 from .errors import Explanation, NotInitializedError, NotSupportedError, Reason
+from .facts import Target
 from .graph.changes import supported_changes
+from .graph.engines import Engine
 from .graph.explain import explain_graph
 from .graph.offline import target_of
 from .graph.operations import Graph
-from .legal.rules import why_not_asked
+from .legal.rules import engine_rules, why_not_asked
 from .ops.conv.candidates import CONVOLUTIONS, with_even_padding
 from .ops.graph.attention import attention_of
 from .ops.graph.builder import GraphBuilder
@@ -135,22 +137,41 @@ def _outputs(arguments: tuple[object, ...]) -> Iterator[GraphTensor]:
 
 
 def _of_graph(what: Explicable, device: Any) -> Explanation:
+    """Explain a graph, without the engines that facts reject, which are among the reasons."""
+    found, target = _by_cudnn(what, device)
+    if isinstance(what, Graph):
+        return found
+    capability, numbers = target.capability or (0, 0), found.supported
+    wrong = tuple(
+        Reason(rejected, "graph", f"{one.reason} (fact {one.fact})", "")
+        for one in engine_rules(what, target).rejections
+        if not one.without  # the notes of engines are not known here
+        and (rejected := tuple(n for n in numbers if one.rejects(Engine(n), (), capability)))
+    )
+    right = tuple(one for one in found.supported if all(one not in row.engines for row in wrong))
+    return found._replace(supported=right, reasons=(*wrong, *found.reasons))
+
+
+def _by_cudnn(what: Explicable, device: Any) -> tuple[Explanation, Target]:
     graph, problem = (what, "") if isinstance(what, Graph) else (_graph_of(what), str(what))
     names = {}
     if isinstance(what, GraphProblem) and attention_of(what) is None:
         names = {uid: value.name for uid, value in enumerate(what.values, 1)}  # as `lowered` numbers them
     if device is None:
         with _current() as ctx:
-            if reason := why_not_asked(what, target_of(ctx)):
-                return Explanation(problem, reasons=(Reason((), "graph", reason, ""),))
-            return explain_graph(graph, ctx, problem, names=names)
+            target = target_of(ctx)
+            if reason := why_not_asked(what, target):
+                return Explanation(problem, reasons=(Reason((), "graph", reason, ""),)), target
+            return explain_graph(graph, ctx, problem, names=names), target
     from .cli import offline  # processes and the doctor: only for described devices
 
     if not isinstance(device, Mapping | str | os.PathLike):
         raise TypeError(f"device is not a name, a path or a description: got {device!r}")
     description = device if isinstance(device, Mapping) else offline.read_gpu(device)
+    number = int(str(description.get("deviceVer", 0))) // 10
+    target = target_of(None)._replace(capability=divmod(number, 10))
     with offline.naming("device" if isinstance(device, Mapping) else device):
-        return offline.explain(dict(description), graph, problem, names)
+        return offline.explain(dict(description), graph, problem, names), target
 
 
 def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:

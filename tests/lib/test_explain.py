@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import facts, testing
 from cudnn_ct._bindings.enums import Severity
 from cudnn_ct._bindings.types import cudnnCallback_t
 from cudnn_ct._lib import load
@@ -157,6 +159,28 @@ def test_explain_plans_in_a_child_process_for_a_described_gpu() -> None:
 def product_of_integers() -> tuple[ct.Graph, Any]:
     graph = ct.Graph(compute_dtype="float16")
     return graph, graph.input((64, 64), "bfloat16") @ graph.input((64, 64), "bfloat16")
+
+
+def test_engines_that_facts_reject_do_not_support_a_graph(
+    cudnn: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = ct.Graph()
+    product = graph.input((64, 64), "float16") @ graph.input((64, 64), "float16")
+    first, *others = ct.explain(graph, product, device="h200").supported
+    row = {"name": "mine", "kind": "engine", "operations": ["matmul"], "when": [], "engines": [first]}
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps({"facts": [{**row, "effect": "wrong", "message": "sums are wrong"}]}))
+    monkeypatch.setattr(ct.config, "facts", str(path))
+    facts.forget()
+    testing.reset()
+    try:
+        explanation = ct.explain(graph, product, device="h200")
+    finally:
+        monkeypatch.undo()
+        facts.forget()
+        testing.reset()
+    assert explanation.supported == tuple(others)
+    assert explanation.reasons[0][:3] == ((first,), "graph", "sums are wrong (fact mine)")
 
 
 @pytest.mark.nightly
