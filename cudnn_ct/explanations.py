@@ -14,7 +14,7 @@ from .facts import Target
 from .graph.changes import supported_changes
 from .graph.engines import Engine
 from .graph.explain import explain_graph
-from .graph.offline import target_of
+from .graph.offline import capability_of, target_of
 from .graph.operations import Graph
 from .legal.rules import engine_rules, why_not_asked
 from .ops.conv.candidates import CONVOLUTIONS, with_even_padding
@@ -168,10 +168,9 @@ def _by_cudnn(what: Explicable, device: Any) -> tuple[Explanation, Target]:
     if not isinstance(device, Mapping | str | os.PathLike):
         raise TypeError(f"device is not a name, a path or a description: got {device!r}")
     description = device if isinstance(device, Mapping) else offline.read_gpu(device)
-    number = int(str(description.get("deviceVer", 0))) // 10
-    target = target_of(None)._replace(capability=divmod(number, 10))
     with offline.naming("device" if isinstance(device, Mapping) else device):
-        return offline.explain(dict(description), graph, problem, names), target
+        found = offline.explain(dict(description), graph, problem, names)
+    return found, target_of(None)._replace(capability=capability_of(description))
 
 
 def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:

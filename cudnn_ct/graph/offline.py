@@ -89,8 +89,7 @@ def compute_capability(context: Context | Planner | ShapesOnly) -> tuple[int, in
     if isinstance(context, ShapesOnly):
         return 0, 0
     if isinstance(context, Planner):
-        major, minor = divmod(context.description.get("deviceVer", 0), 100)
-        return major, minor // 10
+        return capability_of(context.description)
     return streams.compute_capability(context.device)
 
 
@@ -123,9 +122,14 @@ def gpu_name(context: Context | Planner) -> str:
     return name_of_description(context.description)
 
 
+def capability_of(description: Mapping[str, object]) -> tuple[int, int]:
+    """Return the compute capability of a described device; (0, 0) if it is unknown."""
+    return divmod(int(str(description.get("deviceVer", 0))) // 10, 10)
+
+
 def name_of_description(found: Mapping[str, object]) -> str:
     """Return the name that identifies the kind of a device that is described."""
-    major, minor = divmod(int(str(found.get("deviceVer", 0))) // 10, 10)
+    major, minor = capability_of(found)
     return f"{found.get('deviceName', '')}, {found.get('multiProcessorCount')} SMs, {major}.{minor}"
 
 

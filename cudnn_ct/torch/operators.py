@@ -14,6 +14,7 @@ from .._caches import BoundedDict
 from ..gradients.formulas import Param, Row
 from .autodiff import Gradient, Known, register_gradient
 from .kernels import FINDERS, KERNELS, ROWS, fake_results, on_cpu, options_of, refuse_tangents, watched
+from .leaving import PLAIN
 from .prepared import WithoutMemoryError
 from .tracing import has_tangents, is_compiling
 from .transforms import autocast, batched, cast_of
@@ -147,7 +148,7 @@ def _way(tensors: Sequence[Any]) -> object:
     way, enabled = _COMPUTED, _grad_enabled()
     for tensor in tensors:
         if tensor is not None:
-            if type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg():
+            if type(tensor) not in PLAIN or not tensor.is_cuda or tensor.is_neg():
                 return _DISPATCHED
             if enabled and tensor.requires_grad:
                 way = _RECORDED
@@ -155,7 +156,6 @@ def _way(tensors: Sequence[Any]) -> object:
 
 
 _DISPATCHED, _RECORDED, _COMPUTED = object(), object(), object()
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _autocasts = torch.is_autocast_enabled
 _grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack

@@ -78,9 +78,9 @@ class enable(ContextDecorator):
 
     Notes
     -----
-    A model that is exported inside the block has the operators in its graph; one that is compiled has those
-    of convolutions, attention and recurrent networks. Norms, pooling and softmax are left to torch, whose
-    compiler joins them with the calls around them. A model that was compiled before is compiled again. Calls
+    A model that is exported inside the block has the operators in its graph; one that is compiled has only
+    the operators for convolutions, attention and recurrent networks, because torch's compiler joins norms,
+    pooling and softmax with the calls around them. A model that was compiled before is compiled again. Calls
     are not counted while a program is traced or compiled.
 
     Examples

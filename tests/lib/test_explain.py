@@ -161,6 +161,13 @@ def product_of_integers() -> tuple[ct.Graph, Any]:
     return graph, graph.input((64, 64), "bfloat16") @ graph.input((64, 64), "bfloat16")
 
 
+def test_description_of_a_device_that_is_wrong_is_named(cudnn: object) -> None:
+    graph = ct.Graph()
+    x = graph.input((8, 8), "float16")
+    with pytest.raises(ValueError, match="cuDNN rejected device as a description of a device"):
+        ct.explain(graph, x @ x, device={"deviceVer": "unknown"})
+
+
 def test_engines_that_facts_reject_do_not_support_a_graph(
     cudnn: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

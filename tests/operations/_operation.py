@@ -56,8 +56,8 @@ class Operation(NamedTuple):
     keywords : dict
         The arguments that a simple call requires besides arrays.
     on_images : bool
-        Whether `tests.op_cases.simple_call` calls it: its operands are images (x, y, dy, a, b) and parameters
-        of channels, and its first result has the layout of the images.
+        Whether `tests.op_cases.simple_call` calls it: its operands are images (x, y, dy, a, b) and
+        per-channel parameters, and its first result has the layout of the images.
     varies : bool
         Whether the last bits may vary from run to run, by cuDNN's manual.
     """

@@ -86,7 +86,7 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     from cudnn_ct.torch import operators
 
     def way(tensors: Any) -> object:
-        plain = all(one is None or (type(one) in operators._PLAIN and not one.is_neg()) for one in tensors)
+        plain = all(one is None or (type(one) in operators.PLAIN and not one.is_neg()) for one in tensors)
         nothing_else = not operators._modes() and operators._transformations() is None
         if (
             not plain
