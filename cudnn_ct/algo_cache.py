@@ -27,7 +27,7 @@ from .errors import BadParamError, CudnnError, NotSupportedError, warn_caller, w
 from .graph import recording
 from .graph.candidates import keeping
 from .graph.offline import ShapesOnly, target_of
-from .graph.operations import Graph
+from .graph.operations import Graph, why_static
 from .plans.base import AlgoRequest, Candidate, Heuristic, NotChosen, Plan, Problem, SelectedPlan, unsupported
 
 
@@ -79,13 +79,13 @@ class CandidateSource(ABC):
 class Selection(SelectedPlan):
     """A problem, its decision, and this thread's plan for the best candidate that has not failed."""
 
-    __slots__ = ("_certificate", "_decision", "_graph", "_row", "_shared", "_source", "problem")
+    __slots__ = ("_certificate", "_decision", "_dynamic", "_graph", "_row", "_shared", "_source", "problem")
 
     def __init__(
-        self, problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest
+        self, problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest, dynamic: bool
     ) -> None:
         self.problem = problem
-        self._source = source
+        self._source, self._dynamic = source, dynamic  # whether a call asks for a dynamic graph
         self._shared = partial(_decision, problem, source, request=request)
         self._decision = self._shared(context)
         self._row: Candidate | None = None
@@ -239,6 +239,8 @@ class Selection(SelectedPlan):
         lines = [self.plan.describe(), self._decision.origin(self._row)]
         lines += [f"  fallback: {reason}"] if reason else []
         lines += [f"  {self._certificate}"] if self._certificate else []
+        graph = self._source.graph_of(self.problem) if self._dynamic else None
+        lines += [f"  not dynamic: {static}"] if graph and (static := why_static(graph)) else []
         return "\n  rejected: ".join(["\n".join(lines), *self._decision.rejections()])
 
     @streams.relaxed()  # cuDNN loads modules for a plan
@@ -337,12 +339,13 @@ def select(
     request = request or AlgoRequest()
     if request.algo == "online" and not comparable(problem):
         request = request._replace(algo="heuristic")
-    if request.dynamic_shapes:
+    asked = request.dynamic_shapes
+    if asked:
         dynamic = source.with_dynamic_shapes()
         request = request._replace(dynamic_shapes=dynamic is not source)
         source = dynamic
     if not isinstance(context, ShapesOnly):
-        return Selection(problem, source, context, request)
+        return Selection(problem, source, context, request, asked)
     # Without a GPU, the graph is recorded. The first engine is the heuristic choice if all candidates are
     # engines of the graph.
     named = str(request.algo) if request.algo and request.algo not in POLICIES else ""

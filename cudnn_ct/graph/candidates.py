@@ -31,7 +31,7 @@ from . import recording
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
 from .native import operation_graph
 from .offline import Planner, ShapesOnly, compute_capability
-from .operations import Graph, why_static
+from .operations import Graph
 from .plan import BackendDescriptor, GraphPlan, attempt, place_scratch
 from .plan_store import timing
 from .recording import PlanRequest
@@ -122,9 +122,6 @@ def first_dynamic_engine(
     graph: Graph, rules: EngineRules, context: Context | Planner, heuristics: Iterable[str]
 ) -> Candidate:
     """Return and remember the first engine of the dynamic form of a graph, rejected if none exists."""
-    reason = why_static(graph)
-    if reason:
-        return no_engine(reason, NO_DYNAMIC_ENGINE)
     graph, rules = graph._replace(dynamic=True), rules._replace(first=())  # they are the best for one size
     row = engine_candidates(graph, rules, context, heuristics, first=1)[0]
     if row.rejected:
@@ -139,8 +136,6 @@ def engine_of_other_sizes(graph: Graph, rules: EngineRules, context: Context | P
     """Return the engine whose kernels were compiled for other sizes of a graph; None if none is known."""
     # The heuristics are not queried, and cuDNN checks whether the engine supports this size when its plan is
     # made; the workspace is known only then.
-    if why_static(graph):
-        return None
     graph = graph._replace(dynamic=True)
     try:
         cache = operation_graph(graph, context).kernel_cache

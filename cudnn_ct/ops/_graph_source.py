@@ -143,6 +143,9 @@ class GraphSource(CandidateSource):
         before = self.before and self.before.with_dynamic_shapes()
         return type(self)(self._graph_of, self.rules_of, dynamic=True, handled=self.handled, before=before)
 
+    def _is_dynamic(self, problem: Any) -> bool:
+        return self.dynamic and not why_static(self.graph_of(problem))
+
     def only_graphs(self, problem: Any, context: Any) -> bool:  # noqa: ARG002
         """Return whether all candidates are engines of the graph, without copies."""
         return self.before is None and getattr(problem, "aligned", True)
@@ -151,7 +154,7 @@ class GraphSource(CandidateSource):
         """Return the first choice of the first mode, then all engines of each mode."""
         # With dynamic shapes, they come after the engine of other sizes and the first dynamic one.
         stages: list[Heuristic] = [*self.before.heuristics(problem)] if self.before else []
-        if self.dynamic:
+        if self._is_dynamic(problem):
             stages += [partial(self._of_other_sizes, problem), partial(self._first_dynamic, problem)]
         stages.append(partial(self._engines, problem, FIRST_MODE, first=1))
         return [*stages, *(partial(self._engines, problem, mode) for mode in HEURISTICS)]
@@ -170,7 +173,7 @@ class GraphSource(CandidateSource):
         return sorted(rows.values(), key=lambda row: bool(row.rejected))
 
     def _timed(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-        if self.dynamic and request.compiled:
+        if self._is_dynamic(problem) and request.compiled:
             (row,) = self._first_dynamic(problem, context)
             if not (row.rejected or request.rejection(row)):
                 found = type(self)(
@@ -246,7 +249,7 @@ class GraphSource(CandidateSource):
 
     def _named(self, problem: Any, name: str, context: Context) -> list[Candidate]:
         graph, rules = self.graph_of(problem), self._rules(problem, context)
-        if self.dynamic and not why_static(graph):
+        if self._is_dynamic(problem):
             row = candidates.engine_by_name(graph._replace(dynamic=True), rules, name, context)
             if not row.rejected:
                 return self._with_copies(problem, [row])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +134,32 @@ def test_norms_and_convolutions_stay_static(fake: FakeCudnn) -> None:
     with ct.Graph() as graph:
         image = graph.input((2, 8, 4, 4), "float16", layout="nhwc")
         y = graph.relu(graph.conv(image, graph.input((8, 8, 1, 1), "float16", layout="nhwc")))
-    text = graph.build(y, dynamic_shapes=True).describe()
-    assert "dynamic graphs with conv_forward were not compared" in text
+    for algo in ("heuristic", "autotune", "engine 0"):
+        text = graph.build(y, algo=algo, dynamic_shapes=True).describe()
+        assert "not dynamic: dynamic graphs with conv_forward were not compared" in text
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_bias_activation", "matmul in float64", "layer_norm"])
+def test_call_says_why_its_graph_is_static(name: str, fake: FakeCudnn) -> None:
+    fake.engines = True
+    x = ct.asarray(np.ones((4, 8), "float32"))
+    image, filters = (ct.asarray(np.ones(shape, "float32")) for shape in ((2, 8, 4, 4), (8, 8, 1, 1)))
+    wide = ct.asarray(np.ones((4, 4)))
+    calls: dict[str, Callable[[], object]] = {
+        "conv": lambda: ct.conv(image, filters),
+        "conv_bias_activation": lambda: ct.conv_bias_activation(image, filters, filters[:1, :, :, :]),
+        "matmul in float64": lambda: ct.matmul(wide, wide),
+        "layer_norm": lambda: ct.layer_norm(x, x[0], x[0]),
+    }
+    calls[name]()
+    plan = ct.last_plan()
+    assert plan is not None
+    assert "not dynamic: " in plan.describe()
+    ct.config.dynamic_shapes = False
+    calls[name]()
+    plan = ct.last_plan()
+    assert plan is not None
+    assert "not dynamic: " not in plan.describe()
 
 
 def test_kernel_caches_have_a_bound_and_belong_to_the_context() -> None:
