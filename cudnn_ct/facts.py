@@ -37,7 +37,7 @@ Arch = tuple[tuple[int, ...], tuple[int, ...]]
 """A range of compute capabilities: the first one, and the first one after it; ``()`` sets no limit."""
 
 
-class FactsError(ValueError):
+class FactsError(RuntimeError):
     """The file that ``CUDNN_CT_FACTS`` names is unsafe or malformed."""
 
 

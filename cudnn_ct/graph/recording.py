@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from .._cache_files import as_path, replace_file
 from ..errors import NotSupportedError, caller
-from ..facts import FactsError
 from ..plans.base import missing_last
 from ..shapes.specs import TensorSpec
 from .attributes import graph_from_json, graph_text, graph_to_json
@@ -189,8 +188,6 @@ def record_first(ways: Iterable[Callable[[], Any]]) -> Any:
         try:
             with alone() as recorded:
                 result = way()
-        except FactsError:
-            raise
         except (NotSupportedError, ValueError) as error:  # a ValueError: no descriptor holds such numbers
             reasons.append(str(error))
             continue

@@ -17,7 +17,6 @@ from ..context import Context
 from ..cuda import stream as streams
 from ..dtypes import DTYPES
 from ..errors import BadParamError, CudnnError, NotSupportedError, without_frames
-from ..facts import FactsError
 from ..graph.offline import ShapesOnly, target_of
 from ..graph.recording import record_first
 from ..legal.rules import rejection_of
@@ -125,8 +124,6 @@ class FirstSupported(SelectedPlan):
         for make in self._left:
             try:
                 plan = make(context)
-            except FactsError:
-                raise
             except (NotSupportedError, ValueError) as error:  # a ValueError: no descriptor holds such numbers
                 self._rejections.append(str(error))
             else:

@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from .._config import config
 from .._hints import corrected, known_keywords
 from ..errors import NotSupportedError
-from ..facts import FactsError
 from ..shapes.checks import as_bool
 from ..shapes.specs import UNALIGNED
 from .attention_rules import AGAIN
@@ -291,8 +290,6 @@ def _served(
     except LeftToTorchError as error:
         report.left[group, str(error)] += 1
         return None
-    except FactsError:
-        raise
     except ARGUMENT_ERRORS as error:
         report.left[group, f"{type(error).__name__}: {_first_line(error)}"] += 1
         return None
