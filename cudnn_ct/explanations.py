@@ -143,7 +143,7 @@ def _of_graph(what: Explicable, device: Any) -> Explanation:
         return found
     capability, numbers = target.capability or (0, 0), found.supported
     wrong = tuple(
-        Reason(rejected, "graph", f"{one.reason} (fact {one.fact})", "")
+        Reason(rejected, "graph", one.reason, "")
         for one in engine_rules(what, target).rejections
         if not one.without  # the notes of engines are not known here
         and (rejected := tuple(n for n in numbers if one.rejects(Engine(n), (), capability)))

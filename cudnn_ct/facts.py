@@ -65,9 +65,9 @@ class Fact(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why something is rejected: the message, what to do, and the source of the row."""
+        """Why something is rejected: the message, what to do, and the name and the source of the row."""
         advice = f"; {self.advice}" if self.advice else ""
-        return f"{self.message}{advice}{f' ({self.source})' if self.source else ''}"
+        return f"{self.message}{advice} (fact {self.name}{f', {self.source}' if self.source else ''})"
 
 
 @lru_cache(maxsize=512)

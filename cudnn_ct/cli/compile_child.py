@@ -356,7 +356,7 @@ def known_faults(request: PlanRequest, planner: Context | Planner) -> str:
     rules, capability = request.rules, compute_capability(planner)
     offered = [row for rows in _stages(request, planner) for row in rows if is_engine(row.algorithm)]
     found = dict.fromkeys(
-        f"{one.reason} (fact {one.fact})"
+        one.reason
         for one in rules.rejections
         if (one.of_all and on_gpu(capability, one.arch))
         or any(one.rejects(Engine.parse(row.algorithm), row.notes, capability) for row in offered)

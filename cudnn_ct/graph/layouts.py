@@ -233,7 +233,7 @@ def known(condition: str, target: Target) -> bool:
 
 
 def _reason(fact: Fact, detail: str) -> str:
-    return f"{fact.message}{f': {detail}' if detail else ''}{f'; {fact.advice}' if fact.advice else ''}"
+    return fact._replace(message=f"{fact.message}: {detail}").reason if detail else fact.reason
 
 
 # --- conditions: each yields the tensors that meet it ------------------------------------------------------

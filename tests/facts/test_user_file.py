@@ -67,7 +67,7 @@ def test_a_row_of_a_user_rejects_an_engine_without_a_release(plant: Callable[...
     before = facts.digest()
     plant(**ROW)
     rules = engine_rules(CONV, Target(92801))
-    assert rules.why_wrong(Engine(4), ()) == "wrong here"
+    assert rules.why_wrong(Engine(4), ()) == "wrong here (fact mine)"
     assert rules.why_wrong(Engine(5), ()) == ""
     assert facts.digest() != before, "older choices must expire"
 
@@ -80,7 +80,7 @@ def test_a_user_blocks_an_engine_of_any_operation(
     plant(operations=[operation], engines=[4], effect=effect, message="wrong here")
     rules = (rules_of_subjects(((operation, one),), Target(92801)) for one in pool()[operation])
     reasons = [one.why_wrong(Engine(4), ()) for one in rules if not one.refusal((9, 0))]
-    assert reasons[0].endswith("wrong here")
+    assert reasons[0].endswith("wrong here (fact planted)")
 
 
 def test_without_legacy_calls_an_engine_runs_on_copies_in_another_layout(
@@ -100,7 +100,7 @@ def test_without_legacy_calls_an_engine_runs_on_copies_in_another_layout(
 
 def test_a_rejected_operation_has_no_legacy_call_either(fake: FakeCudnn, plant: Callable[..., None]) -> None:
     plant(kind="reject", operations=["conv"], message="never here", advice="compute it elsewhere")
-    with pytest.raises(NotSupportedError, match="never here; compute it elsewhere"):
+    with pytest.raises(NotSupportedError, match=r"never here; compute it elsewhere \(fact planted\)"):
         ct.conv(ct.zeros((1, 1, 3, 3)), ct.zeros((1, 1, 2, 2)))
 
 
@@ -114,7 +114,7 @@ def test_recorded_graphs_carry_the_rules(plant: Callable[..., None], tmp_path: P
     assert request.rules.rejections == next(iter(recorded.requests.values())).rules.rejections
     rules = request.rules
     engine = Engine(4, ((24, 2),))
-    assert rules.why_wrong(engine, (), (9, 0)) == "wrong here"
+    assert rules.why_wrong(engine, (), (9, 0)) == "wrong here (fact planted)"
     assert not rules.why_wrong(engine, (), (8, 0))
     assert not rules.why_wrong(Engine(4), (), (9, 0))
 
