@@ -20,7 +20,7 @@ from cudnn_doctor.read.files import MAX_TEXT, contents, how_to_close, resource
 from cudnn_doctor.read.versions import table, version_numbers, within
 
 from ._config import config
-from .errors import format_version
+from .errors import format_version, warn_caller
 
 KINDS = (
     *("reject", "engine", "first_choice", "rewrite", "modes", "unordered"),
@@ -152,9 +152,19 @@ def forget() -> None:
     """Read the files again, and let each warning appear again."""
     for cached in (_rows, _of_operation, facts, digest, user_facts):
         cached.cache_clear()
+    _read.clear()
+
+
+def warn_if_late() -> None:
+    """Warn if another file was named after the facts were read."""
+    if _read and config.facts != _read[-1]:
+        warn_caller(f"ct.config.facts was set too late: {_read[0] or 'no file'} was read for this process")
+        _read[1:] = [config.facts]
 
 
 # --- the rows of a user ------------------------------------------------------------------------------------
+
+_read: list[str | None] = []  # the file that was read, and a later value of the setting
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +174,8 @@ def user_facts() -> tuple[Mapping[str, Any], ...]:
     Raises OSError if it cannot be read, and FactsError with the line of a row that is not a fact, or if it is
     not JSON or writable by everybody. `legal` checks operations and conditions.
     """
-    if not (path := config.facts):
+    _read[:] = [path := config.facts]
+    if not path:
         return ()
 
     def check(status: os.stat_result) -> None:

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from ..dtypes import GRAPH_DTYPES
-from ..facts import Fact, Target, facts, ignores, row_error, user_facts
+from ..facts import Fact, Target, facts, ignores, row_error, user_facts, warn_if_late
 from ..graph.engines import HEURISTICS, Engine
 from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
 from ..graph.layouts import NATIVE
@@ -137,6 +137,7 @@ def check_user_facts() -> None:
         if wrong := why_unknown(row):
             raise row_error(row, row["line"], wrong)
 
+    warn_if_late()
 
 def _fit(sizes: dict[str, Any], conditions: Mapping[str, Any]) -> bool:
     """Return whether sizes are as wanted: equal, at least ``min_SIZE`` or at most ``max_SIZE``."""

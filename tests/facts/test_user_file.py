@@ -252,6 +252,18 @@ def test_information_has_what_is_wrong_with_a_file(write: Callable[[str], Path],
     with pytest.raises(FactsError, match=str(path)):
         check_user_facts()
 
+def test_another_file_after_the_facts_were_read_warns_once(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = write(json.dumps({"facts": [ROW]}))
+    engine_rules(CONV, Target(92801))
+    monkeypatch.setattr(ct.config, "facts", "/another.json")
+    with pytest.warns(ct.CudnnWarning, match=f"facts was set too late: {read} was read for this process"):
+        rules = engine_rules(CONV, Target(92800))
+    assert rules.why_wrong(Engine(4), ()), "the facts that were read hold"
+    engine_rules(CONV, Target(92799))  # a second warning would be an error
+
+
 
 @pytest.mark.parametrize(
     ("text", "message"),
