@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from enum import IntEnum
 from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
+from .._algorithm_names import RNN_ALGOS
+from .._bindings import enums
 from ..dtypes import GRAPH_DTYPES
 from ..facts import Fact, Target, facts, ignores, row_error, user_facts, warn_if_late
 from ..graph.engines import HEURISTICS, Engine
@@ -74,7 +77,31 @@ def why_unknown(row: Mapping[str, Any]) -> str:
     families = {FAMILIES[operation] for operation in operations}
     if row.get("sizes") and families != {"convolutions"}:
         return f"sizes are conditions of convolutions only: got operations {operations}"
-    return why_not_sizes(row.get("sizes", {})) or _why_not_order(kind, families, row.get("order", []))
+    if families == {"native graphs"} and len(when) != 1:
+        return f"when is wrong for {NATIVE}: got {when}, expected one condition"
+    return (
+        why_not_sizes(row.get("sizes", {}))
+        or _why_not_order(kind, families, row.get("order", []))
+        or _why_not_names(row, families)
+    )
+
+
+def _why_not_names(row: Mapping[str, Any], families: Set[str]) -> str:
+    """Return which algorithm or note of a row no engine has, or that the row lacks algorithms of networks."""
+    if row["kind"] == "engine" and "networks" in families and "algorithms" not in row:
+        return "the fact lacks algorithms, which the operation rnn needs: networks have no engines"
+    notes = {*_names(enums.BackendNumericalNote), *_names(enums.BackendBehaviorNote)}
+    legacy = (enums.ConvolutionFwdAlgo, enums.ConvolutionBwdDataAlgo, enums.ConvolutionBwdFilterAlgo)
+    algorithms = {*notes, *RNN_ALGOS, *(name for one in legacy for name in _names(one))}
+    for field, known in (("algorithms", algorithms), ("with_notes", notes), ("without_notes", notes)):
+        if unknown := [name for name in row.get(field, ()) if name not in known]:
+            expected = ", ".join(sorted(known))
+            return f"{field} has an unknown name: got {unknown[0]!r}, expected some of {expected}"
+    return ""
+
+
+def _names(names: type[IntEnum]) -> Iterator[str]:
+    return (one.name.lower() for one in names if one.name not in ("COUNT", "TYPE_COUNT"))
 
 
 def _why_not_order(kind: str, families: Set[str], order: Sequence[str]) -> str:
@@ -85,9 +112,11 @@ def _why_not_order(kind: str, families: Set[str], order: Sequence[str]) -> str:
     for name in order:
         if not others or not all(re.fullmatch(other, name, re.ASCII) for other in others):
             try:
-                Engine.parse(name)
+                knobs = Engine.parse(name).knobs
             except ValueError as error:
                 return f"order has an unknown name: {error}{''.join(f', or {one[:10]}' for one in others)}"
+            if kind == "last" and knobs:
+                return f"order has knobs, which the kind last does not read: got {name!r}, expected no knobs"
     return ""
 
 
@@ -108,6 +137,7 @@ _ALGORITHMS = {"convolutions": "product", "products": r"cublaslt \d{1,4}( config
 
 def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
     """Yield the facts of a kind that hold for a subject."""
+    warn_if_late()
     check_user_facts()
     operation, value = subject
     if not (known := facts(kind, operation, target)):
@@ -137,7 +167,6 @@ def check_user_facts() -> None:
         if wrong := why_unknown(row):
             raise row_error(row, row["line"], wrong)
 
-    warn_if_late()
 
 def _fit(sizes: dict[str, Any], conditions: Mapping[str, Any]) -> bool:
     """Return whether sizes are as wanted: equal, at least ``min_SIZE`` or at most ``max_SIZE``."""

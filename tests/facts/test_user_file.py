@@ -164,6 +164,14 @@ def test_recorded_graphs_carry_the_rules(plant: Callable[..., None], tmp_path: P
         ({"sizes": {"strided": 1}}, "got 'strided': 1, expected one like"),
         ({"sizes": {"min_precision": 3}}, "sizes are wrong: got 'min_precision'"),
         ({"sizes": {"precision": "half"}}, "got 'precision': 'half', expected one like"),
+        # Names of algorithms and notes.
+        ({"algorithms": ["gem"]}, "algorithms has an unknown name: got 'gem', expected some of algo_0, "),
+        (
+            {"with_notes": ["tensor_cores"]},
+            "with_notes has an unknown name: got 'tensor_cores'",
+        ),
+        ({"without_notes": ["gemm"]}, "without_notes has an unknown name: got 'gemm', expected some of "),
+        ({"operations": ["rnn"], "when": []}, "the fact lacks algorithms, which the operation rnn needs"),
         # The fields and the operations of kinds.
         (REJECT | {"engines": [4]}, "engines is not a field of the kind reject: got [4], expected the kind"),
         ({"kernels": "sm90"}, "got 'sm90', expected the kind stored"),
@@ -180,6 +188,14 @@ def test_recorded_graphs_carry_the_rules(plant: Callable[..., None], tmp_path: P
         (FIRST | {"order": ["bogus"]}, "got 'bogus', expected one like 'engine 38'"),
         (FIRST | {"order": ["cublaslt 0"]}, "got 'cublaslt 0', expected one like 'engine 38'"),
         (FIRST | {"order": ["engine 4", "engine 5"]}, "got ['engine 4', 'engine 5'], expected one name"),
+        (
+            FIRST | {"kind": "last", "order": ["engine 4 knobs 2=0"]},
+            "order has knobs, which the kind last",
+        ),
+        *(
+            (REJECT | {"operations": ["native graph"], "when": when}, "when is wrong for native graph: got [")
+            for when in ([], ["a reduction to a tensor with gaps", "sums of channels that are not float32"])
+        ),
         (
             FIRST | {"kind": "last", "order": ["product"]},
             "order has an unknown name: invalid engine: got 'prod",
@@ -236,6 +252,18 @@ def test_line_is_that_where_the_row_begins(write: Callable[[str], Path], second:
         facts.user_facts()
 
 
+def test_another_file_after_the_facts_were_read_warns_once(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = write(json.dumps({"facts": [ROW]}))
+    engine_rules(CONV, Target(92801))
+    monkeypatch.setattr(ct.config, "facts", "/another.json")
+    with pytest.warns(ct.CudnnWarning, match=f"facts was set too late: {read} was read for this process"):
+        rules = engine_rules(CONV, Target(92800))
+    assert rules.why_wrong(Engine(4), ()), "the facts that were read hold"
+    engine_rules(CONV, Target(92799))  # a second warning would be an error
+
+
 def test_every_order_and_range_of_the_package_may_be_a_users(write: Callable[[str], Path]) -> None:
     rows = [row for row in table() if row["kind"] in facts.KINDS]
     write(json.dumps({"facts": rows}))
@@ -251,18 +279,6 @@ def test_information_has_what_is_wrong_with_a_file(write: Callable[[str], Path],
     assert info.problem
     with pytest.raises(FactsError, match=str(path)):
         check_user_facts()
-
-def test_another_file_after_the_facts_were_read_warns_once(
-    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = write(json.dumps({"facts": [ROW]}))
-    engine_rules(CONV, Target(92801))
-    monkeypatch.setattr(ct.config, "facts", "/another.json")
-    with pytest.warns(ct.CudnnWarning, match=f"facts was set too late: {read} was read for this process"):
-        rules = engine_rules(CONV, Target(92800))
-    assert rules.why_wrong(Engine(4), ()), "the facts that were read hold"
-    engine_rules(CONV, Target(92799))  # a second warning would be an error
-
 
 
 @pytest.mark.parametrize(
