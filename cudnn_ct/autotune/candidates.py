@@ -58,6 +58,8 @@ class CandidateSet:
         self._how = how
         self._settled = bool(self._rows) and all(row.rejected for row in self._rows)  # known to be impossible
         self.exploration = Exploration() if request.algo == "online" and not kept else None
+        if self.exploration and self.exploration.settled:  # by a limit of 0 seconds
+            self._how = "no other candidates tried, settled"
         self._substitutes: set[tuple[Any, ...]] = set()
         self._failed: dict[tuple[object, ...], str] = {}  # the reasons of `reject`
         self._warned = False

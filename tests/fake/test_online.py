@@ -292,3 +292,4 @@ def test_nothing_is_tried_when_the_budget_is_zero(slow: FakeCudnn, monkeypatch: 
     monkeypatch.setattr(config, "online_seconds", 0)
     assert {online(slow) for _ in range(4)} == {"GEMM"}
     assert slow.names().count("cudnnConvolutionForward") == 1
+    assert how() == "  how: online, no other candidates tried, settled"
