@@ -66,6 +66,13 @@ def test_settings_are_the_defaults_of_a_call(fake: FakeCudnn, monkeypatch: pytes
     assert ran(fake, deterministic=False) == "GEMM"
 
 
+def test_convolutions_ignore_the_algorithm_of_networks_in_settings(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "algo", "persist_static")
+    assert ran(fake) == "GEMM"
+
+
 def test_policies_share_no_decisions(fake: FakeCudnn) -> None:
     x, w = operands()
     for policy in POLICIES:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ... import algo_cache
+from ..._algorithm_names import RNN_ALGOS
 from ..._config import config
 from ...array import DeviceArray
 from ...array_creation import as_operand
@@ -83,8 +84,9 @@ def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:
                 error.add_note("the algorithm is the one that ct.config.algo or CUDNN_CT_ALGO names")
             raise
 
+    of_settings = "heuristic" if config.algo in RNN_ALGOS else config.algo
     return request(
-        config.algo if arguments.algo is None else arguments.algo,
+        of_settings if arguments.algo is None else arguments.algo,
         config.deterministic if arguments.deterministic is None else arguments.deterministic,
         config.workspace_limit if arguments.workspace_limit is None else arguments.workspace_limit,
         arguments.strict,
