@@ -57,9 +57,9 @@ def as_bool(value: Any, name: str) -> bool:
 
 
 def as_int(value: Any, name: str) -> int:
-    """Return a Python int, a NumPy integer or another index as an int."""
+    """Return a Python int, a NumPy integer or another index as an int; True and False are none."""
     try:
-        return operator.index(value)
+        return operator.index(None if isinstance(value, bool) else value)
     except TypeError:
         raise TypeError(f"{name} must be an int: got {value!r}") from None
 

@@ -93,6 +93,7 @@ ct.conv(images(1, 1, 4, 4, 4), images(1, 1, 2, 2, 2), algo="winograd") | ValueEr
 ct.conv(ct.zeros((1, 1, 4), "float64"), ct.zeros((1, 1, 2), "float64"), algo="fft") | ValueError: of float64
 ct.conv(x, w, algo=3) | TypeError: algo must be a name or a Candidate, not 3
 ct.conv(x, w, workspace_limit=-1) | ValueError: workspace_limit must be at least 0 bytes: got -1
+ct.conv(x, w, workspace_limit=True) | TypeError: workspace_limit must be an int: got True
 ct.conv(x, w, workspace_limit="1G") | TypeError: workspace_limit must be an int: got '1G'
 ct.conv(x, w, alpha=None) | TypeError: alpha must be a number: got None
 ct.conv(x, images(4, 3, 3, 3, dtype="float64")) | TypeError: x is float32 and w is float64
