@@ -46,7 +46,6 @@ class Output(NamedTuple):
     owner: object
 
     def on(self, stream: Stream, memory: GraphMemory) -> DeviceArray:
-        """Return the array for launches on a stream."""
         kept = memory if self.owner is None else (memory, self.owner)
         return DeviceArray(self.key, self.pointer, kept, stream, stream)
 
@@ -187,7 +186,6 @@ class Record:
         return self._current
 
     def _renew(self, stream: Stream) -> OnStream:
-        """Make the results of launches on a stream."""
         made = [one.on(stream, self.memory) if isinstance(one, Output) else one for one in self._outputs]
         owned = [array for array, one in zip(made, self._outputs, strict=True) if isinstance(one, Output)]
         _share_order(owned)

@@ -74,7 +74,6 @@ def synchronize_device(device: int) -> None:
 
 
 def is_done(event: Any) -> bool:
-    """Return whether the work before an event is complete."""
     driver = cuda.driver()
     with streams.relaxed():
         result = driver.cuEventQuery(event.handle)[0]

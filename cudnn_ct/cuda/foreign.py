@@ -24,8 +24,6 @@ Reader = Callable[[Sequence[Any]], tuple[int, ...] | None]
 
 
 class Library:
-    """A library of arrays."""
-
     module = ""  # the one that has the type ``array_type``
     array_type = ""
     has_streams = False  # whether it has a current stream, and functions that take an array over our memory
@@ -75,7 +73,6 @@ class Library:
         return getattr(sys.modules.get(self.module), "cuda", None) is not None
 
     def current(self, device: int) -> Stream:
-        """Return the current stream of the library on a device."""
         raise NotImplementedError
 
     def follow(self, stream: Stream, stack: ExitStack) -> object:
@@ -84,8 +81,6 @@ class Library:
 
 
 class PyTorch(Library):
-    """Tensors of PyTorch."""
-
     module, array_type, has_streams = "torch", "Tensor", True
 
     def types(self) -> tuple[type, ...]:
@@ -246,8 +241,6 @@ def _repeating(alone: Callable[..., bool], places: Sequence[int]) -> Callable[..
 
 
 class CuPy(Library):
-    """Arrays of CuPy."""
-
     module, array_type, has_streams = "cupy", "ndarray", True
 
     def types(self) -> tuple[type, ...]:

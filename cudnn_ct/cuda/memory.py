@@ -221,7 +221,6 @@ def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> 
 
 
 def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
-    """Copy within the device."""
     doing = f"copying {nbytes:,} bytes from {source:#x} to {target:#x}"
     _enqueue(doing, "cuMemcpyDtoDAsync", target, source, nbytes, stream=stream)
 

@@ -171,7 +171,6 @@ _SIZES = {"Memset": 40, "Memcpy": 200}  # bytes of CUDA_MEMSET_NODE_PARAMS and C
 
 
 def _read(node: Any, kind: Any) -> _Node:
-    """Read a node of a captured graph."""
     kinds, handle = cuda.driver().CUgraphNodeType, ctypes.c_void_p(int(node))
     for name, size in _SIZES.items():
         if kind == getattr(kinds, f"CU_GRAPH_NODE_TYPE_{name.upper()}"):

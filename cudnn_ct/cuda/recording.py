@@ -75,8 +75,6 @@ class Arena:
 
 
 class _Thread(threading.local):
-    """The recording of this thread."""
-
     recording: Recording | None = None
 
 
@@ -118,7 +116,6 @@ class Recording:
 
 
 def current() -> Recording | None:
-    """Return the recording of this thread, or None."""
     return _thread.recording
 
 

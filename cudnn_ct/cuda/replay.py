@@ -141,7 +141,6 @@ class ReplayPool:
         self.backlog = Backlog()
 
     def clear(self) -> None:
-        """Drop the replays of this pool."""
         for replay in _living(self.shared):
             if replay.pool is self:
                 replay.drop()

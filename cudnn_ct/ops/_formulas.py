@@ -121,7 +121,6 @@ class Matrix(NamedTuple):
 
     @property
     def length(self) -> int:
-        """The number of elements of a vector."""
         return {"rows": self.rows, "columns": self.columns}.get(self.kept, 1)
 
     def spec(self, dtype: str, *, vector: bool, reduced: bool) -> TensorSpec:
@@ -192,7 +191,6 @@ def pointwise(mode: str, *operands: Term | float, **parameters: Any) -> Term:
 
 
 def total(term: Term, op: str = "sum") -> Term:
-    """Return a reduction of rows or columns to a vector."""
     return Term(op, term)
 
 
@@ -237,11 +235,9 @@ class Formulas:
         return term
 
     def step(self, plan: Plan, places: tuple[int, ...]) -> None:
-        """Add a step of another kind."""
         self._steps.append(Step(plan, places))
 
     def place(self, term: Term) -> int:
-        """Return the place of a term in memory."""
         return self._places[term]
 
     def kept(self, term: Term, dtype: str) -> Term:

@@ -135,11 +135,9 @@ class GraphSource(CandidateSource):
         self.before, self.comparable = before, before is None
 
     def graph_of(self, problem: Any) -> Graph:
-        """Return the graph of a problem."""
         return self._graph_of(problem)
 
     def with_dynamic_shapes(self) -> Self:
-        """Return the source that plans dynamic graphs where it can."""
         before = self.before and self.before.with_dynamic_shapes()
         return type(self)(self._graph_of, self.rules_of, dynamic=True, handled=self.handled, before=before)
 
@@ -196,7 +194,6 @@ class GraphSource(CandidateSource):
         return sorted(kept, key=lambda row: bool(row.rejected))
 
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
-        """Return the stage for the engine of a name, and the heuristics for its replacement."""
         before = self.before.by_name(problem, name)[0] if self.before else ()
         return [*before, partial(self._named, problem, name)], self.heuristics(problem)
 
@@ -300,20 +297,16 @@ class ReducedSource(CandidateSource):
         self.comparable = inner.comparable if comparable is None else comparable
 
     def graph_of(self, problem: Any) -> Graph | None:
-        """Return the graph of the core; None if its engines have none."""
         return self.inner.graph_of(self.core_of(problem))
 
     def on_shapes(self, problem: Any, named: str) -> list[Candidate]:
-        """Return what calls on shapes plan for the core."""
         return self.inner.on_shapes(self.core_of(problem), named)
 
     def with_dynamic_shapes(self) -> Self:
-        """Return the source that plans dynamic graphs where it can."""
         inner = self.inner.with_dynamic_shapes()
         return self if inner is self.inner else self.around(inner)
 
     def around(self, inner: CandidateSource) -> Self:
-        """Return the same source around another inner one."""
         return type(self)(
             inner, self.core_of, self._planned, self._adapted, self._also, comparable=self.comparable
         )
@@ -324,7 +317,6 @@ class ReducedSource(CandidateSource):
         return self._adapted(row, problem) == row and self.inner.only_graphs(self.core_of(problem), context)
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
-        """Return the sources of candidates for the core."""
         return self._of(problem, self.inner.heuristics(self.core_of(problem)))
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
@@ -341,12 +333,10 @@ class ReducedSource(CandidateSource):
         return self._all(problem, sorted(rows, key=lambda row: bool(row.rejected)))
 
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
-        """Return the stage for the algorithm of a name, and the heuristics for its replacement."""
         named, instead = self.inner.by_name(self.core_of(problem), name)
         return self._of(problem, named), self._of(problem, instead)
 
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
-        """Make a candidate ready to run on the operands of the problem."""
         return self._planned(self.inner, problem, candidate, context)
 
     def _of(self, problem: Any, stages: Sequence[Heuristic]) -> list[Heuristic]:

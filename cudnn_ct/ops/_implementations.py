@@ -30,8 +30,6 @@ IGNORES_NAN = "propagate_nan is False, which only legacy functions support"
 
 
 class Implementation(NamedTuple):
-    """One way to compute a kind of problem."""
-
     make: PlanMaker  # returns None for problems that it is not made for
     # Whether its kernels load 16 bytes at once, which ends the CUDA context on misaligned memory: the plan
     # gets copies of misaligned operands.
@@ -41,7 +39,6 @@ class Implementation(NamedTuple):
 
 
 def of_problem(make: Callable[[Any], Plan | None], *, aligned: bool = False) -> Implementation:
-    """Return the implementation whose plan needs nothing but the problem."""
     return Implementation(lambda problem, _: make(problem), aligned)
 
 

@@ -91,7 +91,6 @@ def run_checked(
     alpha: Any = ONE,
     beta: Any = ZERO,
 ) -> Sequence[DeviceArray]:
-    """Run a call on arrays that were checked."""
     facts: list[Any] = [where.handle]
     elsewhere = False  # whether an array belongs to another stream, or was used on one
     for array in operands:

@@ -114,7 +114,6 @@ def _moved(
 
 
 def _are_disjoint(call: PreparedCall, pointers: Any) -> bool:
-    """Return whether results share no elements with other operands."""
     spans = call.spans
     for place in range(len(call.inputs), len(spans)):
         low, high = spans[place]
@@ -202,7 +201,6 @@ class _Run(NamedTuple):
             used.update(kept)
 
     def capture(self, work: _Work) -> _Captured:
-        """Capture the call on its pointers."""
         stream = self.ctx.stream
         graph = replays.capture(self.ctx.device, lambda captured: work(captured, self.pointers))
         return graph, replays.launcher(graph, stream)

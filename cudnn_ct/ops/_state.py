@@ -32,18 +32,15 @@ class PerContext(Generic[T]):
         weakref.finalize(self, _drop, self.token, self._contexts).atexit = False
 
     def get(self, context: Context) -> T | None:
-        """Return the value of a context, None if it has none."""
         value: T | None = context.plans.get(self.token)
         return value
 
     def put(self, context: Context, value: T) -> T:
-        """Keep the value of a context, and return it."""
         context.plans[self.token] = value
         self._contexts[id(context)] = context
         return value
 
     def values(self) -> list[T]:
-        """Return the values of all contexts."""
         contexts = _listed(self._contexts)
         return [value for context in contexts if (value := self.get(context)) is not None]
 
@@ -68,12 +65,10 @@ class OwnedCache:
         self._caches = PerContext[CallCache]()
 
     def of(self, context: Context) -> CallCache:
-        """Return the cache of a context."""
         found = self._caches.get(context)
         return self._caches.put(context, CallCache(self._limit)) if found is None else found
 
     def values(self) -> list[PreparedCall]:
-        """Return the calls of all contexts."""
         return [call for cache in self._caches.values() for call in list(cache.values())]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -108,7 +103,6 @@ class CallState:
         self.cache, self.changed, self.value, self.variant = cache, changed, value, variant
 
     def calls(self, ctx: Context) -> CallCache:
-        """Return the cache of the prepared call."""
         return ctx.calls if self.cache is None else self.cache.of(ctx)
 
     def run(

@@ -274,7 +274,6 @@ _SKIPS_NAN = "pool-nan-jit"  # a fact
 
 
 def _skips_nan(dtype: str, context: Context) -> bool:
-    """Return whether maxima of windows skip NaN."""
     facts = applying("rewrite", ("resample", Pooling(dtype, "maxpool")), target_of(context))
     return any(fact.name == _SKIPS_NAN for fact in facts)
 

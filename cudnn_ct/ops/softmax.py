@@ -177,7 +177,6 @@ def _folded(problem: LayerProblem[SoftmaxParams]) -> list[TensorSpec]:
 
 
 def _rows(problem: LayerProblem[SoftmaxParams]) -> Iterator[Split]:
-    """Return the splits along the axes that are not summed."""
     rank = len(problem.results[0].shape)
     return along(problem, (axis for axis in range(rank) if axis not in problem.params.axes))
 

@@ -253,8 +253,6 @@ def packed_of(problem: Any, layout: Layout) -> Any:
 
 
 class AlgoRequest(NamedTuple):
-    """A request for an algorithm."""
-
     algo: str | None = "heuristic"  # one of `POLICIES`, or an algorithm; None with ``row``
     row: Candidate | None = None  # the candidate to take
     deterministic: bool = False
@@ -266,7 +264,6 @@ class AlgoRequest(NamedTuple):
 
     @property
     def timed(self) -> bool:
-        """Whether candidates are to be timed."""
         return self.algo == "autotune"
 
     def rejection(self, row: Candidate) -> str:

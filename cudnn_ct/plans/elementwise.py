@@ -66,7 +66,6 @@ def transform_plan(x: TensorSpec, y: TensorSpec) -> Plan:
 
 
 def scale_plan(x: TensorSpec) -> Plan:
-    """Return a plan of ``cudnnScaleTensor``."""
     return tile(_scale_call, x)
 
 

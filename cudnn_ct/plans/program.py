@@ -118,7 +118,6 @@ class Program:
         self._about, self._main = about, main
 
     def run(self, context: Context, pointers: Sequence[int], alpha: Any, beta: float) -> None:
-        """Enqueue the steps."""
         line = self._line
         if self._variants is not None:
             key = self._variants.key(pointers, alpha, beta)

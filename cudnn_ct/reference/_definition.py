@@ -59,7 +59,6 @@ def packed_spec(array: Array) -> TensorSpec:
 
 
 def specs_of(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
-    """Return the spec of each array by its name."""
     return {name: packed_spec(array) for name, array in arrays.items()}
 
 
@@ -126,7 +125,6 @@ def given_out(out: object) -> Array:
 
 
 def writable(array: Array, name: str) -> Array:
-    """Return an array; raise if it is read-only."""
     if not array.flags.writeable:
         raise ValueError(f"{name} is read-only")
     return array

@@ -175,7 +175,6 @@ class _Batch:
             raise ValueError(f"kept has the wrong shape: got {self.kept.shape}, expected {expected}")
 
     def sequences(self) -> Iterator[_Sequence]:
-        """Yield the sequences of the batch."""
         if self.offsets is not None:
             starts = zip(*(numbers[:-1] for numbers in self.offsets), strict=True)
             counts = zip(*self.packed, strict=True)
@@ -194,11 +193,9 @@ class _Batch:
             yield _Sequence(place, (0, 0), rows, columns)
 
     def rows(self, array: Float64, part: _Sequence) -> Float64:
-        """Return the queries of a sequence, as a view."""
         return self._view(array, part.place, part.starts[0], part.queries)
 
     def keys_of(self, array: Float64, part: _Sequence) -> Float64:
-        """Return the keys of a sequence, as a view."""
         return self._view(array, part.place, part.starts[1], part.keys)
 
     def keys(self, name: str, part: _Sequence) -> Float64:
@@ -219,7 +216,6 @@ class _Batch:
         return array[place, :, :count]
 
     def dropped(self, weights: Float64, part: _Sequence) -> Float64:
-        """Return weights multiplied with the mask of dropout."""
         if not self.rate or self.kept is None:
             return weights
         return weights * self.kept[part.place, :, : part.queries, : part.keys] / (1 - self.rate)
@@ -255,7 +251,6 @@ def _weights(
 
 
 def _repeated(keys: Float64, problem: AttentionProblem) -> Float64:
-    """Return keys or values for each head of q."""
     sizes = problem.sizes
     return np.repeat(keys, sizes.heads // max(sizes.kv_heads, 1), axis=0)
 

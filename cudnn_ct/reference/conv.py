@@ -54,7 +54,6 @@ class Windows(NamedTuple):
         return np.zeros((*channels, *(n + sum(pair) for n, pair in sizes)))
 
     def crop(self, x: Float64) -> Float64:
-        """Return padded images without their padding."""
         sizes = zip(self.padding, self.spatial, strict=True)
         inside: Index = (..., *(slice(before, before + n) for (before, _), n in sizes))
         return np.asarray(x[inside])
@@ -144,7 +143,6 @@ def geometry_of(p: Arguments) -> dict[str, Any]:
 
 
 def convolved(problem: ConvProblem, x: Float64, w: Float64) -> Float64:
-    """Return the result of a convolution in float64."""
     g = _Groups(problem)
     images, filters, y = g.windows.pad(g.split(x)), g.split_filters(w), np.zeros(problem.y.shape)
     sums = g.split(y)

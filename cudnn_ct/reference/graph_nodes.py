@@ -243,7 +243,6 @@ def _sdpa_backward(given: Operands, p: dict[str, Any]) -> Results:
 
 
 def _qkv(given: Operands) -> tuple[Float64, Float64, Float64]:
-    """Return queries, keys and values, whose pages are collected."""
     k, v = (
         _collected(given[name], given[table]) if (table := f"page_table_{name}") in given else given[name]
         for name in "kv"

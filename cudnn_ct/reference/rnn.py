@@ -341,7 +341,6 @@ class _Run(NamedTuple):
 
 
 def _named(spec: RNNSpec, weights: Weights) -> dict[str, Array]:
-    """Return the weights by name, as arrays."""
     if isinstance(weights, Mapping):
         ordered = arrange_weights(spec, {name: np.asarray(array) for name, array in weights.items()})
     else:

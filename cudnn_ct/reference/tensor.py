@@ -140,7 +140,6 @@ _FOLDS: dict[str, Callable[[Float64], Any]] = {
 
 
 def reduced(rows: Float64, op: str, propagate_nan: bool) -> Float64:
-    """Return the reduction of the last axis."""
     if op in _FOLDS:
         return np.asarray(_FOLDS[op](rows))
     if not rows.size:  # the result is empty, too

@@ -113,14 +113,12 @@ def bias_dtypes(result: str) -> tuple[str, ...]:
 
 
 def check_dtype(name: str, spec: TensorSpec, dtypes: tuple[str, ...]) -> None:
-    """Raise TypeError unless a tensor has one of the dtypes."""
     if spec.dtype not in dtypes:
         expected = " or ".join(dict.fromkeys(dtypes))
         raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {expected}")
 
 
 def check_float8(**specs: TensorSpec) -> None:
-    """Raise TypeError unless all tensors are float8."""
     for name, spec in specs.items():
         check_dtype(name, spec, FLOAT8)
 

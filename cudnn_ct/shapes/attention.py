@@ -49,7 +49,6 @@ class Band(NamedTuple):
 
 
 def attention_band(causal: Any, window: Any) -> Band:
-    """Return the band of the arguments ``causal`` and ``window``."""
     corner: Corner = "top_left"
     if isinstance(causal, str) or hasattr(causal, "name"):
         name = as_choice(causal, ("top_left", "bottom_right"), "causal")
@@ -133,7 +132,6 @@ class AttentionProblem(NamedTuple):
 
     @property
     def packed(self) -> bool:
-        """Whether the sequences are packed."""
         return self.starts_q is not None
 
     @property
@@ -244,7 +242,6 @@ class ScaledAttentionProblem(NamedTuple):
 
     @property
     def sizes(self) -> AttentionCore:
-        """The sizes of the operands."""
         batch, heads, queries, head = self.q.shape
         _, kv_heads, keys, value_head = self.v.shape
         return AttentionCore(batch, heads, kv_heads, queries, keys, head, value_head)

@@ -73,7 +73,6 @@ def as_ints(values: Any, name: str) -> Shape:
 
 
 def as_float(value: Any, name: str) -> float:
-    """Return a real number as a float."""
     if isinstance(value, str):
         raise TypeError(f"{name} must be a number: got {value!r}")
     try:
@@ -120,7 +119,6 @@ def one_dtype(operation: str, allowed: tuple[str, ...] = FLOATS, /, **dtypes: An
 
 
 def same_shape(**shapes: Shape) -> Shape:
-    """Return the shape that all tensors named have."""
     (first, one), *others = shapes.items()
     for tensor, shape in others:
         if tuple(shape) != tuple(one):
@@ -136,13 +134,11 @@ def expect_rank(spec: TensorSpec, name: str, *ranks: int) -> None:
 
 
 def expect_shape(spec: TensorSpec, name: str, shape: Shape) -> None:
-    """Raise unless a tensor has this shape."""
     if spec.shape != shape:
         raise ValueError(f"{name} has the wrong shape: got {spec.shape}, expected {shape}")
 
 
 def expect_dtype(spec: TensorSpec, name: str, *dtypes: str) -> None:
-    """Raise unless a tensor has one of these dtypes."""
     if spec.dtype not in dtypes:
         raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {' or '.join(dtypes)}")
 
@@ -255,7 +251,6 @@ def image_hint(name: str, shape: Shape, channels: int) -> str:
 
 
 def swap_hint(first: str, second: str) -> str:
-    """Return that two operands are swapped."""
     return f"; {first} and {second} seem to be swapped: {first} is the first operand"
 
 

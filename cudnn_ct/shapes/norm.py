@@ -44,7 +44,6 @@ class BatchNormGradients(NamedTuple, Generic[T]):
 
 
 def norm_mode(mode: Any) -> str:
-    """Return the mode as one of :data:`NORM_MODES`."""
     name = as_choice(mode, (*NORM_MODES, *_SYNONYMS), "mode")
     return _SYNONYMS.get(name, name)
 

@@ -211,7 +211,6 @@ class RNNParameter(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     def view(self, weights: Any) -> Any:
@@ -289,7 +288,6 @@ def arrange_weights(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any]) -
 
 
 def listed(weights: Any) -> list[Any]:
-    """Return a sequence of weights as a list, or raise."""
     try:
         return list(weights)
     except TypeError:

@@ -60,7 +60,6 @@ def rnn_layout(layout: Any) -> str:
 
 
 def as_integers(values: Iterable[int], name: str = "lengths") -> Shape:
-    """Return values as a tuple of ints, or raise."""
     try:
         return tuple(map(operator.index, values))
     except TypeError:

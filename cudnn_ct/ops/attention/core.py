@@ -42,7 +42,6 @@ class Part(NamedTuple):
 
     @property
     def written(self) -> bool:
-        """Whether the part is a result."""
         return self.name in _RESULTS
 
 

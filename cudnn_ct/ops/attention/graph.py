@@ -78,7 +78,6 @@ class NodeBuilder:
         return y
 
     def _indices(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the places of the queries and of the keys."""
         row, column = (self._pointwise("gen_index", scores, compute="int32", axis=axis) for axis in (2, 3))
         return row, column
 
@@ -106,8 +105,6 @@ class NodeBuilder:
 
 
 class _Nodes(NodeBuilder):
-    """Nodes of one graph, added in the order of the computation."""
-
     def __init__(self, problem: AttentionProblem) -> None:
         super().__init__()
         self.problem = problem
@@ -224,7 +221,6 @@ class _Nodes(NodeBuilder):
     # --- passes ----------------------------------------------------------------------------------------
 
     def forward(self) -> None:
-        """Add the nodes of the forward pass."""
         rate = self.problem.dropout
         k = self._loaded("k", "starts_k")
         q = self._given("q", "starts_q")

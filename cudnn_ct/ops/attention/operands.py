@@ -70,7 +70,6 @@ def _in_order(given: dict[str, Any], longest: tuple[int, int], stream: Any) -> G
 
 
 def is_in_host(value: Any) -> bool:
-    """Return whether numbers are in host memory."""
     return isinstance(value, int | float | str | list | tuple) or type(value).__module__ == "numpy"
 
 

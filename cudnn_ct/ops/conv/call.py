@@ -111,7 +111,6 @@ def _select(problem: ConvProblem, params: tuple[Any, ...]) -> Select:
 
 
 def _freeze(params: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Freeze a shape or an output padding, and :class:`ConvParams`."""
     now: tuple[Any, ...] = freeze(params)
     parsed = enum_names(was := ConvParams(*now[1:]), "mode", "precision", "algo")
     return now if parsed is was else (now[0], *parsed)
@@ -137,7 +136,6 @@ class SampleOperands:
         self._outs = () if out is None else (as_operand(out, "out", where, written=True),)
 
     def signature(self, params: tuple[Any, ...], alpha: float, beta: float) -> CallSignature:
-        """Return the signature of a call on these operands."""
         return CallSignature(
             self._names,
             tuple(array.spec for array in self.arrays),

@@ -119,7 +119,6 @@ class Convolutions(CandidateSource):
         return sorted(rows, key=lambda row: row.compiled)
 
     def by_name(self, problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
-        """Return the stages for the algorithm or engine of a name, and the stages for its replacement."""
         # Theano fell back to "none", whose error may exceed the bound of the precision: the heuristic choice
         # follows.
         instead = [*_named(problem, problem.core, "none"), *self.heuristics(problem)]
@@ -199,7 +198,6 @@ def _needs_alignment(problem: Any, backend: str) -> bool:
 
 
 def _in_aligned_memory(problem: Any) -> Any:
-    """Return the problem with aligned operands."""
     if isinstance(problem, FusedConv):
         return problem._replace(conv=problem.conv._replace(aligned=True))
     return problem if problem.aligned else problem._replace(aligned=True)
@@ -373,7 +371,6 @@ def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context
 
 
 def _with_room(row: Candidate, problem: Any) -> Candidate:
-    """Add the workspace of the padded copy."""
     even = with_even_padding(problem)
     return row if even is problem else row._replace(workspace=row.workspace + room_of([even.core.x]))
 

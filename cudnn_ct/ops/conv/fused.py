@@ -116,7 +116,6 @@ def _select(problem: FusedConv, params: tuple[Any, ...]) -> Select:
 
 
 def _freeze(params: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Freeze :class:`ConvParams`, the activation, its coefficient and the factors."""
     now: tuple[Any, ...] = freeze(params)
     activation, *factors = now[_CONV:]
     name = activation.name if isinstance(activation, Enum) else activation

@@ -18,14 +18,10 @@ from .tensors import GraphTensor, Operand
 
 
 class OfOne(Protocol):
-    """A method with one operand."""
-
     def __call__(self, x: Operand, *, name: str | None = None) -> GraphTensor: ...
 
 
 class OfTwo(Protocol):
-    """A method with two operands."""
-
     def __call__(self, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor: ...
 
 
@@ -39,8 +35,6 @@ def _of_one(title: str, doc: str, mode: str = "") -> OfOne:
 
 
 def _of_two(title: str, doc: str, mode: str = "") -> OfTwo:
-    """Return the method of a mode with two operands."""
-
     def method(self: PointwiseMethods, x: Operand, b: Operand, *, name: str | None = None) -> GraphTensor:
         return self._pointwise(mode or title, name, x=x, b=b)
 

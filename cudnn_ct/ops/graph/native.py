@@ -69,11 +69,9 @@ class _Ranks:
 
     @property
     def rank(self) -> int:
-        """The number of axes of all tensors."""
         return self.leading + self.own + self.inserted + self.trailing
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
-        """Return a spec with the rank of the graph."""
         shape, strides = spec.shape, spec.strides
         missing = self.own - len(shape) + self.leading
         reach = max((n * s for n, s in zip(shape, strides, strict=True)), default=1)

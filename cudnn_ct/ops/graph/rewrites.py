@@ -15,7 +15,6 @@ class _Rewriting:
         self._problem, self.values, self.nodes = problem, list(problem.values), list[GraphNode]()
 
     def number(self, value: float) -> int:
-        """Return the place of a new constant."""
         return self._new(GraphValue("", TensorSpec((), (), self._problem.compute), "constant", value))
 
     def pointwise(self, mode: str, *operands: int, like: int, last: bool = False, **attributes: float) -> int:
@@ -33,7 +32,6 @@ class _Rewriting:
         return len(self.values) - 1
 
     def graph(self) -> GraphProblem:
-        """Return the graph of all nodes."""
         return self._problem._replace(values=tuple(self.values), nodes=tuple(self.nodes))
 
 

@@ -208,7 +208,6 @@ class CublasLtPlan:
         return f"chosen: {self.candidate}"
 
     def _take(self, given: tuple[int, ...]) -> None:
-        """Set the pointers that are attributes of the operation."""
         addresses = {name: given[place] for name, place in self._places.items()}
         for name in ("a", "b", "bias", "residual", "y"):
             if (pointer := addresses.get(name, 0)) & UNALIGNED:  # such loads destroy the CUDA context
@@ -334,7 +333,6 @@ def _named(name: str, problem: MatmulProblem, context: Context) -> list[Candidat
 
 
 def _first(problem: MatmulProblem, context: Context) -> list[Candidate]:
-    """Return the algorithms that facts name first."""
     names = filter(_NAME.fullmatch, others_first(problem, target_of(context)))
     return [row for name in names for row in _named(name, problem, context) if not row.rejected]
 
@@ -357,7 +355,6 @@ class _WithCublasLt(ReducedSource):
         return [partial(_first, problem), *self.inner.heuristics(problem), partial(_usable, problem)]
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-        """Return the other candidates to time, and the first algorithms of cuBLASLt."""
         rows = self.inner.autotune_candidates(problem, context, request)
         limit = MAX_WORKSPACE if request.workspace_limit is None else request.workspace_limit
         count = min(MOST, request.max_engines)
@@ -365,7 +362,6 @@ class _WithCublasLt(ReducedSource):
         return sorted([*rows, *own], key=lambda row: bool(row.rejected))
 
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
-        """Return the stage for the algorithm of a name, and the heuristics for its replacement."""
         if _NAME.fullmatch(name):
             return [partial(_named, name, problem)], self.heuristics(problem)
         return self.inner.by_name(problem, name)

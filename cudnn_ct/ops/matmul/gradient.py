@@ -108,7 +108,6 @@ def matmul_backward(
 
 
 def _swapped(ndim: int) -> tuple[int, ...]:
-    """Return axes with the last two swapped."""
     return (*range(ndim - 2), ndim - 1, ndim - 2)
 
 

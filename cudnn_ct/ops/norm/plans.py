@@ -68,7 +68,6 @@ def training_by_formulas(problem: NormTraining, context: Context) -> Plan | None
 
 
 def inference_by_formulas(problem: NormInference, context: Context) -> Plan | None:
-    """Return a plan of a normalisation by given statistics."""
     if (norm := _norm(problem, context)) is None:
         return None
     x, scale, bias, mean, var = norm.read("x", "scale", "bias", "mean", "var").values()
@@ -246,7 +245,6 @@ def inference_plan(
 
 
 def _label(member: Any) -> str:
-    """Format an enum member for messages."""
     return str(member.name).lower().replace("_", " ")
 
 
@@ -284,8 +282,6 @@ def _empty(problem: NormTraining | NormGradient, _: Context) -> Plan | None:
 def _aligned(
     plan: Callable[..., Plan | None], limits: dict[BatchNormMode, int], *rows: tuple[Form, BatchNormMode]
 ) -> tuple[Implementation, ...]:
-    """Return an implementation for each layout and mode."""
-
     def make(form: Form, mode: BatchNormMode, problem: Any, context: Context) -> Plan | None:
         specs = form(problem, mode)
         if not specs or specs["x"].shape[0] > limits[mode]:

@@ -230,7 +230,6 @@ _WIDE_SOURCE = packed_source(
 
 
 def source_of(problem: RowNorm | RowNormGradient) -> CandidateSource:
-    """Return the source of the candidates of a problem."""
     if isinstance(problem, RowNorm):
         (subject,) = subjects_of(problem)
         if any(fact.name == LOSES_VARIANCE for fact in applying("rewrite", subject, target_of(None))):
@@ -247,7 +246,6 @@ _VECTORS = ("scale", "bias", "dscale", "dbias")
 
 
 def _rows(problem: RowNorm | RowNormGradient) -> Iterator[Split]:
-    """Return the splits along the axes that are not normalised."""
     # The parameters of an adaptive normalisation are those of a sample, the first axis. Other gradients of
     # parameters are sums of all rows, so such a gradient is not split.
     adaptive = problem.mode == "ada_layer_norm"
@@ -258,8 +256,6 @@ def _rows(problem: RowNorm | RowNormGradient) -> Iterator[Split]:
 
 
 def _operations(mode: LayerNormMode, name: str, statistics: tuple[str, ...]) -> tuple[Operation, Operation]:
-    """Return a normalisation and its gradient."""
-
     def operation(title: str, problem: Any, *further: str) -> Operation:
         parse, written = without_factors(partial(problem, mode)), (f"{result} of out" for result in further)
         return Operation(title, parse, select=_select, independent=_rows, written=("out", *written))

@@ -123,7 +123,6 @@ def _columns(images: int, length: int, channels: int, dtype: str, factor: float)
 
 
 def _two_pass(first: Plan, count: int, second: Plan, dtype: str) -> Program:
-    """Chain a plan with ``count`` partial sums and the plan that sums them."""
     return chained([TensorSpec.packed((count,), dtype)], [Step(first, (0, 2)), Step(second, (2, 1))])
 
 
