@@ -129,9 +129,6 @@ def release(device: int) -> int:
     return free_list.empty() if free_list else 0
 
 
-# --- workspaces --------------------------------------------------------------------------------------------
-
-
 class Workspace:
     """Memory for one stream of one thread, which may outlive that stream.
 

@@ -320,9 +320,6 @@ _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
 }
 
 
-# --- graphs -------------------------------------------------------------------------------------------------
-
-
 # Infinities and NaN are valid data, and cuDNN gives no warnings either.
 @np.errstate(all="ignore")
 def graph(built: Any, /, *arrays: ArrayLike, **named: ArrayLike) -> Any:

@@ -96,9 +96,6 @@ def _spec(x: Array) -> TensorSpec:
     return TensorSpec(x.shape, tuple(s // x.itemsize for s in x.strides), as_dtype(x.dtype).name)
 
 
-# --- reductions --------------------------------------------------------------------------------------------
-
-
 @defined(signatures.reduce)
 def reduce(p: Arguments) -> Array:
     """Compute ``alpha * (op over some axes of x) + beta * out``. See :func:`cudnn_ct.reduce`."""

@@ -145,9 +145,6 @@ def check_states(spec: RNNSpec, shapes: RNNShapes, **states: Iterable[int] | Non
             )
 
 
-# --- problems ----------------------------------------------------------------------------------------------
-
-
 class RNNDataSpec(NamedTuple):
     """Sequences in memory, as cuDNN's descriptor has them."""
 

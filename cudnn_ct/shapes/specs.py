@@ -313,9 +313,6 @@ def _exact_layouts(spec: TensorSpec) -> list[Layout]:
     return [layout for layout in spec.layouts if packed_strides(spec.shape, layout)[1:] == spec.strides[1:]]
 
 
-# --- problems ----------------------------------------------------------------------------------------------
-
-
 class LayerProblem(NamedTuple, Generic[P]):
     """A layer of x, or its gradient if ``dx`` is set; tensors that it does not use are None."""
 

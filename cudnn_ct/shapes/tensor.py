@@ -152,8 +152,6 @@ def transformed_spec(
     return spec
 
 
-# --- reductions --------------------------------------------------------------------------------------------
-
 REDUCE_OPS: tuple[ReduceOp, ...] = tuple(op for op in get_args(ReduceOp) if op != "average")  # which is avg
 _INDEXED = ("min", "max")
 _DEFINED_FOR_EMPTY = ("add", "mul", "norm1", "norm2", "mul_no_zeros")  # ops with a value for zero elements

@@ -54,9 +54,6 @@ class ConvBatchNormGradients(NamedTuple, Generic[T]):
     eq_bias: T
 
 
-# --- problems ----------------------------------------------------------------------------------------------
-
-
 @problem_class("convolution with statistics", "y sums square_sums", "unproven")
 class StatisticsProblem(NamedTuple):
     """``y = conv(relu(x * scale + bias), w)`` and its sums; without scale and bias, that of x itself."""
@@ -151,9 +148,6 @@ class FilterGradient(NamedTuple):
     def core(self) -> ConvProblem:
         """The gradient of the convolution, as of x itself."""
         return self.parameters.conv("backward_filter", self.x, self.dw, self.dy, self.aligned)
-
-
-# --- arguments ---------------------------------------------------------------------------------------------
 
 
 def statistics_problem(

@@ -116,8 +116,6 @@ class _Nodes(NodeBuilder):
         # The backward pass lists its operands in the order of the problem, too.
         self.lengths = (self._operand("lengths_q"), self._operand("lengths_kv"))
 
-    # --- tensors ---------------------------------------------------------------------------------------
-
     def _operand(self, name: str, ragged: str = "", spec: TensorSpec | None = None) -> Tensor | None:
         """Return the tensor in memory of a field of the problem, None if the problem lacks it."""
         if name in self.operands:
@@ -134,8 +132,6 @@ class _Nodes(NodeBuilder):
             raise ValueError(f"the problem lacks {name}")
         return tensor
 
-    # --- operations ------------------------------------------------------------------------------------
-
     def _matmul(
         self, a: Tensor, b: Tensor, c: Tensor, *, overrides: str, padding: float | None = None
     ) -> Tensor:
@@ -150,8 +146,6 @@ class _Nodes(NodeBuilder):
     def _reshape(self, x: Tensor, y: Tensor) -> Tensor:
         self.nodes.append(node("reshape", xdesc=x, ydesc=y))
         return y
-
-    # --- parts -----------------------------------------------------------------------------------------
 
     def _loaded(self, name: str, ragged: str) -> Tensor:
         """Return k or v; of a paged cache, the virtual tensor of its sequences."""
@@ -217,8 +211,6 @@ class _Nodes(NodeBuilder):
         chance = {"distribution": "bernoulli", "bernoulli_dist_probability": 1 - rate}
         self.nodes.append(node("rng", **chance, ydesc=kept, seed=seed, offset_desc=offset))
         return kept
-
-    # --- passes ----------------------------------------------------------------------------------------
 
     def forward(self) -> None:
         rate = self.problem.dropout

@@ -34,8 +34,6 @@ from .core import long_strides
 from .graph import MASKED, SCALAR, NodeBuilder, transposed
 from .source import FILLED
 
-# --- graph -------------------------------------------------------------------------------------------------
-
 
 class _Builder(NodeBuilder):
     """The graph of a problem that has all scales and amax; it has the operands of the problem.
@@ -76,8 +74,6 @@ class _Builder(NodeBuilder):
         self._pointwise("mul", result, given["scale_o"], y=given["y"])
         self._reduce("amax", result, given["amax"])
         return Graph(tuple(self.nodes), tuple(given.values()))
-
-    # --- tensors ---------------------------------------------------------------------------------------
 
     def _operand(self, name: str) -> Tensor:
         spec: TensorSpec = getattr(self._problem, name)
@@ -169,9 +165,6 @@ def _moves(problem: ScaledAttentionProblem) -> list[tuple[TensorSpec, TensorSpec
     return moves
 
 
-# --- plans -------------------------------------------------------------------------------------------------
-
-
 def _defaults_of(context: Context) -> DeviceNumbers:
     """Return the array of the defaults, each of which is aligned; the context has one."""
     found: DeviceNumbers | None = context.plans.get(_KEY)
@@ -226,9 +219,6 @@ def fills_of(problem: ScaledAttentionProblem) -> Program:
         if name in values and spec.size
     ]
     return Program(Steps((), steps), about=FILLED)
-
-
-# --- the operation -----------------------------------------------------------------------------------------
 
 
 @documented(matmul)

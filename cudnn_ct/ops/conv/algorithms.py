@@ -153,9 +153,6 @@ class ConvPlan(Prepared):
         mine.remember((*arrays, out), config.snapshot)
 
 
-# --- tables and plans --------------------------------------------------------------------------------------
-
-
 @documented(conv)
 def conv_algorithms(
     first: ArrayLike,

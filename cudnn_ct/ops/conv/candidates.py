@@ -75,8 +75,6 @@ def why_not_named(name: str, problem: ConvProblem) -> str:
     return ""
 
 
-# --- candidates --------------------------------------------------------------------------------------------
-
 _Finder = Callable[[Any, Context], list[Candidate]]  # of engines for a problem
 ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are not timed
 
@@ -207,9 +205,6 @@ def _products() -> Any:
     from . import as_product  # with the products, which the heuristic choice does not need
 
     return as_product
-
-
-# --- sources of candidates ---------------------------------------------------------------------------------
 
 
 def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tuple[Heuristic, bool]]:

@@ -249,9 +249,6 @@ def packed_operands(problem: Any) -> Any:
     return packed_of(problem, "nhwc")
 
 
-# --- engines -----------------------------------------------------------------------------------------------
-
-
 def candidates(
     problem: ConvProblem | FusedConv,
     context: Context | Planner,

@@ -90,9 +90,6 @@ def requires_ieee(problem: ConvProblem) -> bool:
     return not problem.tensor_cores and problem.compute not in ("float64", "int32")
 
 
-# --- plans -------------------------------------------------------------------------------------------------
-
-
 class ConvolutionPlan:
     """One legacy algorithm with its descriptors: a run is one C call."""
 
@@ -182,8 +179,6 @@ def unfused_plan(problem: FusedConv, inner: Plan) -> Program:
     about = "{}; bias, residual and activation by separate calls"
     return Program(Steps((), steps), about=about, main=inner)
 
-
-# --- candidates --------------------------------------------------------------------------------------------
 
 _IN_ONE_CALL = ("relu", "identity")  # activations of cudnnConvolutionBiasActivationForward
 

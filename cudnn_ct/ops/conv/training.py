@@ -185,9 +185,6 @@ FINALIZE = Operation(
 )
 
 
-# --- gradients ---------------------------------------------------------------------------------------------
-
-
 @documented(conv_batch_norm_statistics)
 def conv_backward_data_relu_batch_norm(
     dy: ArrayLike,

@@ -299,8 +299,6 @@ def _expect(found: TensorSpec, name: str, spec: TensorSpec) -> None:
         )
 
 
-# --- candidates --------------------------------------------------------------------------------------------
-
 ENGINES = packed_source(GraphSource(lowered, handled=REWRITES), with_copies)
 
 

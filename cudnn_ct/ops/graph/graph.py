@@ -138,9 +138,6 @@ class MovingMethods(GraphBuilder):
         return self._apply("block_scale_dequantize", {"x": x, "scale": scale}, name, block_size=size)["y"]
 
 
-# --- the builder -------------------------------------------------------------------------------------------
-
-
 class Graph(PointwiseMethods, ProductMethods, NormMethods, MovingMethods, AttentionMethods):
     """Operations that cuDNN computes together, usually in one kernel.
 

@@ -187,8 +187,6 @@ class ProductMethods(GraphBuilder):
         return self._apply(kind, operands, name, **attributes)
 
 
-# --- normalisations ----------------------------------------------------------------------------------------
-
 Norm = Literal["layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm"]
 
 

@@ -136,8 +136,6 @@ def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
 _MATMUL = Operation("a product of matrices", _problem, select=select)
 
 
-# --- float8 ------------------------------------------------------------------------------------------------
-
 MULTIPLE = 16  # a product of 2 x 2 matrices left its result unwritten on an H200
 
 

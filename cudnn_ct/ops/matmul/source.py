@@ -55,9 +55,6 @@ def _with_room(row: Candidate, problem: MatmulProblem) -> Candidate:
     return row._replace(workspace=row.workspace + room_of([problem.b, halves, halves]))
 
 
-# --- candidates --------------------------------------------------------------------------------------------
-
-
 def sliced_products(cores: CandidateSource) -> ReducedSource:
     """Return the candidates of products of three axes, run once for each slice of a problem."""
 

@@ -148,9 +148,6 @@ def instance_norm_backward(
     return BatchNormGradients(dx, dscale, dbias, None)
 
 
-# --- implementations ---------------------------------------------------------------------------------------
-
-
 def _one_image(make: PlanMaker, problem: Any, context: Context) -> Plan | None:
     """Return a plan that copies the parameters for each image, and normalises a batch of one image."""
     tensors = tensors_of(problem)

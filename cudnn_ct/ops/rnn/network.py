@@ -133,9 +133,6 @@ class RNNState(CallState):
         return 0 if self.memory is None else self.memory.pointer
 
 
-# --- weights -----------------------------------------------------------------------------------------------
-
-
 @methods_of("RNN")
 class RNNWeights(HasNetwork):
     """The methods of an RNN for its weights, which are one array."""

@@ -135,9 +135,6 @@ def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> N
                 raise NotSupportedError(f"{spec.algo} keeps {row.name} {where}; it is at byte {offset:,}")
 
 
-# --- operations --------------------------------------------------------------------------------------------
-
-
 class RNNParams(NamedTuple):
     """Arguments of a forward pass that are not arrays; ``padding`` in hexadecimal, because NaN != NaN."""
 
