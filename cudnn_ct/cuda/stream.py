@@ -324,24 +324,20 @@ def _make_current(device: int) -> None:
 # --- captures ----------------------------------------------------------------------------------------------
 
 
-def relax() -> int | None:
+def relax(mode: int = _RELAXED) -> int | None:
     """Let this thread allocate, query events and load modules until :func:`unrelax`.
 
     Each of these calls would invalidate a capture in ``global`` mode, although it never becomes part of it.
     """
-    return _exchange_mode(_RELAXED)
+    held = ctypes.c_int(mode)
+    failed = cuda.native("cuThreadExchangeStreamCaptureMode")(ctypes.byref(held))
+    return None if failed else held.value
 
 
 def unrelax(before: int | None) -> None:
     """Restore the mode that :func:`relax` returned."""
     if before is not None:  # the call failed: the next call reports why
-        _exchange_mode(before)
-
-
-def _exchange_mode(mode: int) -> int | None:
-    held = ctypes.c_int(mode)
-    failed = cuda.native("cuThreadExchangeStreamCaptureMode")(ctypes.byref(held))
-    return None if failed else held.value
+        relax(before)
 
 
 @contextmanager

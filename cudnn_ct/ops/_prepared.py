@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from .. import context
 from .._caches import Parameters
 from .._config import config
 from ..array import DeviceArray
-from ..context import Context, local
+from ..context import local
 from ..cuda import stream as streams
-from ..cuda.stream import Stream, in_use
+from ..cuda.stream import in_use
 from ..plans.base import Candidate
 from ._call import ONE, ZERO, run
-from ._operands import read_arrays
+from ._operands import read_arrays, read_or_import
 from ._operation import PreparedCall
 from ._replay import repeat_of, replayed
 from ._state import PerContext
@@ -83,24 +84,33 @@ class Prepared:
 
 
 def run_checked(
-    ctx: Context,
-    call: PreparedCall,
-    operands: tuple[DeviceArray, ...],
-    given: tuple[DeviceArray | None, ...],
-    where: Stream,
+    checked: Callable[..., PreparedCall],
+    inputs: tuple[Any, ...],
+    outs: tuple[Any, ...],
+    names: tuple[str, ...],
+    written: tuple[str, ...],
+    stream: Any,
     alpha: Any = ONE,
     beta: Any = ZERO,
 ) -> Sequence[DeviceArray]:
-    facts: list[Any] = [where.handle]
-    elsewhere = False  # whether an array belongs to another stream, or was used on one
-    for array in operands:
-        facts.append(array.pointer)
-        if array.writer is not where or array.home is not where:
-            elsewhere = True
-    for out in given:
-        if out is not None and not out.belongs_to(where):
-            elsewhere = True
-    return run(ctx, call, operands, given, facts, elsewhere, alpha, beta, where)
+    """Import the arrays of a call, and run what ``checked`` returns for context, arrays and stream."""
+    operands, given, where = read_or_import(inputs, outs, names, written, stream)
+    ctx = context.of_device(where.device)
+    previous = None if ctx.alone else ctx.enter()
+    try:
+        call = checked(ctx, operands, given, where)
+        facts: list[Any] = [where.handle]
+        elsewhere = False  # whether an array belongs to another stream, or was used on one
+        for array in operands:
+            facts.append(array.pointer)
+            if array.writer is not where or array.home is not where:
+                elsewhere = True
+        for out in given:
+            if out is not None and not out.belongs_to(where):
+                elsewhere = True
+        return run(ctx, call, operands, given, facts, elsewhere, alpha, beta, where)
+    finally:
+        streams.restore_device(previous)
 
 
 def launch_known(

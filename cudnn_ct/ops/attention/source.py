@@ -165,13 +165,14 @@ def _with_buffers(inner: Plan, core: Core, product: Plan | None) -> Plan:
     steps = [Step(inner, places, ALPHA, BETA)]
     if product is not None:
         steps.insert(0, Step(product, (order["lengths_q"], order["lengths_kv"], added["lengths_kv"])))
-    room, numbers = [*map(nbytes_of, specs.values())], [partial(_lengths, one) for one in constants.values()]
+    room = [*map(nbytes_of, specs.values())]
+    numbers = [partial(_numbers, one, "lengths", "int32") for one in constants.values()]
     about = "{}\n  the end of the keys is masked by lengths" if constants else "{}"
     return Program(Steps(room, steps), constants=numbers, about=about, main=inner)
 
 
-def _lengths(values: Sequence[int], context: Context) -> DeviceNumbers:
-    return DeviceNumbers(context.device, values, "lengths")
+def _numbers(values: Sequence[int], name: str, dtype: str, context: Context) -> DeviceNumbers:
+    return DeviceNumbers(context.device, values, name, dtype)
 
 
 def _fills(core: Core) -> list[Step]:
@@ -225,11 +226,8 @@ def clearing_plan(problem: PaddingProblem, context: Context, *, by_driver: bool 
     steps[:0] = [] if x_in_place else [Step(copy_plan(x, dense), (0, 6))]
     steps += [] if y_in_place else [Step(copy_plan(dense, y), (7, 2))]
     temporaries = [floats, left, left_of_each, dense, dense, *[left] * by_driver]
-    return Program(Steps(temporaries, steps), constants=[partial(_places, length)])
-
-
-def _places(length: int, context: Context) -> DeviceNumbers:
-    return DeviceNumbers(context.device, range(length), "places of rows", "float32")
+    numbers_of_rows = partial(_numbers, range(length), "places of rows", "float32")
+    return Program(Steps(temporaries, steps), constants=[numbers_of_rows])
 
 
 def selection_graph(rows: int, head: int, dtype: str) -> Graph:

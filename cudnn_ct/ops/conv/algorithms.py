@@ -31,7 +31,7 @@ from ...typing import (
 )
 from .._call import ONE, ZERO, check_beta
 from .._documented import documented
-from .._operands import present, read_or_import, representable, stream_of
+from .._operands import present, representable, stream_of
 from .._operation import Operation, PreparedCall
 from .._prepared import Prepared, ThreadPlan, launch_known, run_checked, run_known
 from .._state import PerContext
@@ -106,15 +106,8 @@ class ConvPlan(Prepared):
             known = run_known(self._plans, inputs, (out,), self._alpha, self._beta)
             if known is not None:
                 return known[0]
-        arrays, given, where = read_or_import(inputs, (out,), self._names, ("out",), stream)
-        ctx = context.of_device(where.device)
-        previous = None if ctx.alone else ctx.enter()
-        try:
-            mine = self._plan_of(ctx)
-            self._check(arrays, given[0], mine, where)
-            return run_checked(ctx, mine.call, arrays, given, where, self._alpha, self._beta)[0]
-        finally:
-            streams.restore_device(previous)
+        given = inputs, (out,), self._names, ("out",), stream
+        return run_checked(self._checked, *given, self._alpha, self._beta)[0]
 
     def __repr__(self) -> str:
         return f"<ConvPlan of {self.problem}>"
@@ -129,14 +122,15 @@ class ConvPlan(Prepared):
         """Return what this thread prepared; prepare it in the thread's first use of the plan."""
         return self._plans.get(ctx) or self._plans.put(ctx, ThreadPlan(self._prepare(ctx)))
 
-    def _check(
+    def _checked(
         self,
+        ctx: context.Context,
         arrays: tuple[DeviceArray, ...],
-        out: DeviceArray | None,
-        mine: ThreadPlan,
+        outs: tuple[DeviceArray | None, ...],
         stream: streams.Stream,
-    ) -> None:
+    ) -> PreparedCall:
         """Raise unless the operands, and the result if it is given, are as the plan was prepared for."""
+        mine, (out,) = self._plan_of(ctx), outs
         call = mine.call
         names = dict(zip(self._names, arrays, strict=True))
         given = names if out is None else names | {"out": out}
@@ -151,6 +145,7 @@ class ConvPlan(Prepared):
             )
         mine.use(config.snapshot)
         mine.remember((*arrays, out), config.snapshot)
+        return call
 
 
 @documented(conv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from ... import algo_cache, array_shapes, context
@@ -24,7 +25,7 @@ from ...shapes.graph.problem import GraphProblem
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import ArrayLike, StreamLike
 from .._graph_source import AlgoArguments, GraphSource, ReducedSource, packed_source
-from .._operands import check_writable, read_or_import
+from .._operands import check_writable
 from .._operation import PreparedCall
 from .._prepared import Prepared, ThreadPlan, launch_known, run_checked, run_known
 from .._state import PerContext
@@ -113,16 +114,9 @@ class BuiltGraph(Prepared, Generic[Results]):
         if array_shapes.active_with(stream):
             shapes = self._shapes(inputs, outs)
             return shapes[0] if len(shapes) == 1 else shapes  # type: ignore[return-value]
-        operands, given, where = read_or_import(inputs, outs, self._inputs, self._outputs, stream)
-        ctx = context.of_device(where.device)
-        previous = None if ctx.alone else ctx.enter()
-        try:
-            call = self._checked(plans, ctx, operands, given, where)
-            results = run_checked(ctx, call, operands, given, where)
-            return results[0] if len(results) == 1 else tuple(results)  # type: ignore[return-value]
-        finally:
-            if previous is not None:
-                streams.restore_device(previous)
+        checked = partial(self._checked, plans)
+        results = run_checked(checked, inputs, outs, self._inputs, self._outputs, stream)
+        return results[0] if len(results) == 1 else tuple(results)  # type: ignore[return-value]
 
     def prepare(self, stream: StreamLike | None = None) -> Self:
         """Plan the graph now, for this thread and the device of a stream; return this object.

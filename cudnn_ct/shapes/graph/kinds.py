@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from cudnn_doctor.read.files import resource
@@ -261,22 +262,17 @@ def _softmax(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     return results
 
 
-def _rope(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
-    return {"y": _rotated("x", specs, attributes)}
-
-
-def _rope_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
-    return {"dx": _rotated("dy", specs, attributes)}
-
-
-def _rotated(name: str, specs: Specs, attributes: dict[str, Any]) -> Result:
+def _rotated(name: str, result: str, specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     x, freqs = specs[name], specs["freqs"]
     expect_rank(x, name, 4)
     width = attributes.get("rope_dim") or x.shape[3]
     if not 0 < width <= x.shape[3] or width % 2:
         raise ValueError(f"rope_dim is invalid: got {width}, expected an even number up to {x.shape[3]}")
     expect_shape(freqs, "freqs", (x.shape[2], 1, 1, width))
-    return Result(x.shape, like=x)
+    return {result: Result(x.shape, like=x)}
+
+
+_rope, _rope_backward = partial(_rotated, "x", "y"), partial(_rotated, "dy", "dx")
 
 
 # --- the table of all kinds; the rule of a kind ``name`` is a function ``_name`` ---------------------------
