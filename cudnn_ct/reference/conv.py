@@ -201,9 +201,8 @@ def _flat(pixels: Float64) -> Float64:
 def pool(p: Arguments) -> Array:
     """Compute ``alpha * (max, mean or sum of each window) + beta * out``. See :func:`cudnn_ct.pool`."""
     arrays = p.required("x")
-    params, x = _pooling(p, arrays), wide(arrays["x"])
-    w, name = _windows(x.shape, *params.geometry), params.mode
-    larger = np.maximum if params.propagate_nan else np.fmax
+    w, name, propagate_nan = _pooling(p, arrays)
+    x, larger = wide(arrays["x"]), np.maximum if propagate_nan else np.fmax
     if name.startswith("max"):
         padded, y = w.pad(x, -np.inf), np.full((*x.shape[:2], *w.counts), -np.inf)
         for _, pixels in w.taps():
@@ -217,8 +216,7 @@ def pool(p: Arguments) -> Array:
 def pool_backward(p: Arguments) -> Array:
     """Compute the gradient of :func:`pool` with regard to x. See :func:`cudnn_ct.pool_backward`."""
     arrays = p.required("x", "y", "dy")
-    params, (x, y, dy) = _pooling(p, arrays), map(wide, arrays.values())
-    w, name = _windows(x.shape, *params.geometry), params.mode
+    (w, name, _), (x, y, dy) = _pooling(p, arrays), map(wide, arrays.values())
     dx = w.padded_zeros(*x.shape[:2])
     if name.startswith("max"):
         _add_to_maxima(dx, x, y, dy, w)
@@ -229,14 +227,13 @@ def pool_backward(p: Arguments) -> Array:
     return p.deliver(w.crop(dx), arrays["x"].dtype)
 
 
-def _pooling(p: Arguments, arrays: dict[str, Array]) -> Any:
-    given = (p.window, p.stride, p.padding, p.mode, p.propagate_nan)
-    return pool_problem(specs_of(arrays), (None,), *given).params
-
-
-def _windows(x_shape: tuple[int, ...], window: Any, padding: Any, stride: Any) -> Windows:
-    counts = pool_output_shape(x_shape, window=window, stride=stride, padding=padding)[2:]
-    return Windows(x_shape[2:], window, padding, stride, (1,) * len(window), counts)
+def _pooling(p: Arguments, arrays: dict[str, Array]) -> tuple[Windows, str, bool]:
+    """Return the windows, the mode, and whether NaN is propagated."""
+    given, shape = (p.window, p.stride, p.padding, p.mode, p.propagate_nan), arrays["x"].shape
+    params = pool_problem(specs_of(arrays), (None,), *given).params
+    (window, padding, stride), mode, propagate_nan = params
+    counts = pool_output_shape(shape, window=window, stride=stride, padding=padding)[2:]
+    return Windows(shape[2:], window, padding, stride, (1,) * len(window), counts), mode, propagate_nan
 
 
 def _sums(x: Float64, w: Windows) -> Float64:

@@ -12,7 +12,7 @@ from ..dtypes import as_dtype
 from ..shapes.checks import as_float, one_dtype
 from ..shapes.rnn import RNNSpec, arrange_weights, listed, rnn_parameters, rnn_weight_size
 from ..shapes.sequences import RNNGradients, RNNResult, RNNShapes, check_rnn_operands, check_states
-from ._definition import Array, Float64, round_once, wide
+from ._definition import Array, Float64, present, required, round_once, wide
 from .layers import sigmoid
 
 # --- one step of each kind of recurrent cell, forward and backward, for gates of shape (B, gates, hidden) --
@@ -254,7 +254,7 @@ def rnn_backward(
     Missing gradients are zero. Nothing passes through a clipped cell; as in cuDNN, relu has slope 1 at 0.
     """
     run = _Run.over(x, weights, spec, h0, c0, lengths, masks)
-    arrays = _arrays(dy=dy, dhy=dhy, dcy=dcy)
+    arrays = present(dy=dy, dhy=dhy, dcy=dcy)
     if "dy" in arrays and arrays["dy"].shape != run.output.shape:
         raise ValueError(f"dy has shape {arrays['dy'].shape}; y has {run.output.shape}")
     check_states(spec, run.shapes, **{name: array.shape for name, array in arrays.items() if name != "dy"})
@@ -302,7 +302,7 @@ class _Run(NamedTuple):
     ) -> _Run:
         if not isinstance(spec, RNNSpec):
             raise TypeError(f"spec must be an RNNSpec, not {type(spec).__name__}")
-        arrays = _arrays(x=np.asarray(x), h0=h0, c0=c0, masks=masks)
+        arrays = required(x=x) | present(h0=h0, c0=c0, masks=masks)
         shape = {name: array.shape for name, array in arrays.items()}
         shapes, found = check_rnn_operands(spec, shape["x"], shape.get("h0"), shape.get("c0"), lengths)
         named = _named(spec, weights)
@@ -340,7 +340,3 @@ def _named(spec: RNNSpec, weights: Weights) -> dict[str, Array]:
     else:
         ordered = arrange_weights(spec, [np.asarray(array) for array in listed(weights)])
     return {row.name: array for row, array in zip(rnn_parameters(spec), ordered, strict=True)}
-
-
-def _arrays(**given: Any) -> dict[str, Array]:
-    return {name: np.asarray(array) for name, array in given.items() if array is not None}
