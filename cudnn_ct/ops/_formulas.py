@@ -67,8 +67,6 @@ def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Gr
 
 # --- elementwise graphs on contiguous operands, for a cuDNN that has no legacy calls -----------------------
 
-# The attributes of a node that hold its operands, the result last, by their number.
-NAMES = {2: ("xdesc", "ydesc"), 3: ("xdesc", "bdesc", "ydesc")}
 MIN_ELEMENTS = 2**24  # of large arrays; with fewer, building a plan costs more than it saves
 ORDER = (1, 0)  # the second configuration of the heuristics is faster by 5 to 10 % in all dtypes
 
@@ -96,9 +94,7 @@ def elementwise_plan(mode: str, specs: tuple[TensorSpec, ...], context: Context)
 
 def elementwise_graph(mode: str, *specs: TensorSpec, compute: str = "float32") -> Graph:
     """Return the graph of a pointwise node of one or two operands and the result."""
-    tensors = tuple(Tensor(uid, spec) for uid, spec in enumerate(specs, 1))
-    operands = dict(zip(NAMES[len(specs)], tensors, strict=True))
-    return Graph((node("pointwise", mode=mode, math_prec=compute, **operands),), tensors)
+    return formula_graph(lambda *operands: pointwise(mode, *operands), *specs, compute=compute)
 
 
 # --- formulas ----------------------------------------------------------------------------------------------
@@ -184,6 +180,17 @@ class Term:
     __add__, __sub__ = _operator("add"), _operator("sub")
     __mul__, __truediv__ = _operator("mul"), _operator("div")
 
+    def node(self, operands: Sequence[Tensor], y: Tensor, compute: str = "float32") -> Node:
+        """Return the node that computes this from its operands."""
+        if self.reduces:
+            op = {"sum": "add"}.get(self.mode, self.mode)
+            return node("reduction", operator=op, comp_type="float32", xdesc=operands[0], ydesc=y)
+        gradient = self.mode.endswith("_bwd")
+        names = ("xdesc", "dydesc") if gradient else ("xdesc", "bdesc", "tdesc")
+        given: dict[str, Any] = dict(zip(names, operands, strict=False))
+        given["dxdesc" if gradient else "ydesc"] = y
+        return node("pointwise", mode=self.mode, math_prec=compute, **given, **self.parameters)
+
 
 def pointwise(mode: str, *operands: Term | float, **parameters: Any) -> Term:
     """Return the result of an elementwise node; a gradient takes the operand of the activation, then dy."""
@@ -192,6 +199,28 @@ def pointwise(mode: str, *operands: Term | float, **parameters: Any) -> Term:
 
 def total(term: Term, op: str = "sum") -> Term:
     return Term(op, term)
+
+
+def formula_graph(formula: Callable[..., Term], *specs: TensorSpec, compute: str = "float32") -> Graph:
+    """Return the graph of a formula of operands of one shape; the last spec is that of the result."""
+    *given, y = (Tensor(uid, spec) for uid, spec in enumerate(specs, 1))
+    nodes, uids, dense = list[Node](), count(len(specs) + 1), specs[0]
+    known = {Term(""): tensor for tensor in given}
+
+    def written(term: Term, y: Tensor) -> Tensor:
+        operands = [operand(one) for one in term.operands]
+        nodes.append(term.node(operands, y, compute))
+        return y
+
+    def operand(one: Term | float) -> Tensor:
+        if not isinstance(one, Term):
+            return Tensor(next(uids), TensorSpec.packed((1,) * len(dense.shape)), value=one)
+        if one not in known:
+            known[one] = written(one, Tensor(next(uids), dense._replace(dtype=one.dtype), virtual=True))
+        return known[one]
+
+    written(formula(*known), y)
+    return Graph(tuple(nodes), (*given, y))
 
 
 class Formulas:
@@ -283,14 +312,7 @@ class Formulas:
         def result(term: Term, dtype: str, virtual: bool = False) -> Tensor:
             operands = [operand(one) for one in term.operands]
             y = tensor(term, dtype, virtual)
-            if term.reduces:
-                op = {"sum": "add"}.get(term.mode, term.mode)
-                nodes.append(node("reduction", operator=op, comp_type="float32", xdesc=operands[0], ydesc=y))
-                return y
-            names = ("xdesc", "dydesc") if term.mode.endswith("_bwd") else ("xdesc", "bdesc")
-            given: dict[str, Any] = dict(zip(names, operands, strict=False))
-            given["dxdesc" if "dydesc" in given else "ydesc"] = y
-            nodes.append(node("pointwise", mode=term.mode, math_prec="float32", **given, **term.parameters))
+            nodes.append(term.node(operands, y))
             return y
 
         def operand(given: Term | float) -> Tensor:

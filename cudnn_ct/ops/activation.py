@@ -13,7 +13,7 @@ from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
 from ..errors import NotSupportedError
-from ..graph.operations import Graph, Node, Tensor, node
+from ..graph.operations import Graph
 from ..graph.pixels import in_pixels
 from ..plans.axes import tile
 from ..plans.base import Plan, tensors_of
@@ -30,6 +30,7 @@ from ._formulas import (
     ORDER,
     Formulas,
     first_plan,
+    formula_graph,
     in_one_order,
     matrix_of,
     pointwise,
@@ -179,13 +180,15 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
 
 def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
     """Make the graph of an activation, of x and y; or of the gradient of one, of x or y, dy and dx."""
-    operands = tuple(Tensor(uid, tensor) for uid, tensor in enumerate(tensors, 1))
+    # In cuDNN's legacy calls, too, the gradients of sigmoid and tanh are computed from y.
     mode, parameter = MODES[spec.mode]
     coefficient = {parameter: spec.coefficient} if parameter else {}
-    if len(operands) > 2:
-        return Graph(_gradient(spec.mode, coefficient, *operands), operands)
-    x, y = operands
-    return Graph((_pointwise(mode, xdesc=x, ydesc=y, **coefficient),), operands)
+    if len(tensors) > 2 and spec.mode == "sigmoid":
+        return formula_graph(lambda y, dy: (y - y * y) * dy, *tensors)
+    if len(tensors) > 2 and spec.mode == "tanh":
+        return formula_graph(lambda y, dy: dy - y * y * dy, *tensors)
+    mode = f"{spec.mode}_bwd" if len(tensors) > 2 else mode
+    return formula_graph(lambda *operands: pointwise(mode, *operands, **coefficient), *tensors)
 
 
 def _graph_places(
@@ -205,25 +208,6 @@ def _graph_places(
     # Engines have no gradient of a clipped relu, and use the coefficient of elu as the slope at 0.
     differs = spec.mode == "clipped_relu" or (spec.mode == "elu" and spec.coefficient != 1)
     return None if differs else (0, 2, 3)
-
-
-def _gradient(
-    mode: str, coefficient: dict[str, float], given: Tensor, dy: Tensor, dx: Tensor
-) -> tuple[Node, ...]:
-    """Sigmoid's gradient is dy (y - y y), tanh's dy - dy y y: from y, as in cuDNN's legacy calls."""
-    if mode not in ("sigmoid", "tanh"):
-        return (_pointwise(f"{mode}_bwd", xdesc=given, dydesc=dy, dxdesc=dx, **coefficient),)
-    square, slope = (Tensor(uid, dy.spec._replace(dtype="float32"), virtual=True) for uid in (4, 5))
-    first = _pointwise("mul", xdesc=given, bdesc=given, ydesc=square)
-    if mode == "sigmoid":
-        second = _pointwise("sub", xdesc=given, bdesc=square, ydesc=slope)
-        return (first, second, _pointwise("mul", xdesc=slope, bdesc=dy, ydesc=dx))
-    second = _pointwise("mul", xdesc=square, bdesc=dy, ydesc=slope)
-    return (first, second, _pointwise("sub", xdesc=dy, bdesc=slope, ydesc=dx))
-
-
-def _pointwise(mode: str, **attributes: object) -> Node:
-    return node("pointwise", mode=mode, math_prec="float32", **attributes)
 
 
 def gradient_by_formulas(problem: LayerProblem[ActivationSpec], context: Context) -> Plan | None:

@@ -28,7 +28,7 @@ from ..shapes.specs import LayerProblem, PoolingMode, PoolingSpec, TensorSpec, n
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._formulas import DTYPES_OF_ENGINES, elementwise_graph, first_plan
+from ._formulas import DTYPES_OF_ENGINES, elementwise_graph, first_plan, formula_graph, pointwise
 from ._implementations import along, by_engines, of_problem
 from ._operation import Operation
 
@@ -301,18 +301,9 @@ def _with_nan(plan: Plan, x: Tensor, y: Tensor, how: dict[str, Any], context: Co
     return chained([x.spec, y.spec, y.spec], steps, about="{}, then NaN", main=plan)
 
 
-def _nan_of(means: TensorSpec, most: TensorSpec, result: TensorSpec) -> Graph:
-    """Return the graph that adds 0 or NaN to ``most``: 0 times the hyperbolic tangent of the means."""
-    read, added, y = (Tensor(uid, spec) for uid, spec in enumerate((means, most, result), 1))
-    bounded, nothing = (Tensor(uid, result._replace(dtype="float32"), virtual=True) for uid in (4, 5))
-    zero = Tensor(6, TensorSpec.packed((1,) * len(result.shape), "float32"), value=0.0)
-    math = {"math_prec": "float32"}
-    nodes = (
-        node("pointwise", mode="tanh_fwd", xdesc=read, ydesc=bounded, **math),
-        node("pointwise", mode="mul", xdesc=bounded, bdesc=zero, ydesc=nothing, **math),
-        node("pointwise", mode="add", xdesc=nothing, bdesc=added, ydesc=y, **math),
-    )
-    return Graph(nodes, (read, added, y))
+def _nan_of(*specs: TensorSpec) -> Graph:
+    """Return the graph that adds 0 or NaN to a maximum: 0 times the hyperbolic tangent of a mean."""
+    return formula_graph(lambda mean, most: pointwise("tanh_fwd", mean) * 0.0 + most, *specs)
 
 
 def _scaled(

@@ -10,7 +10,7 @@ from ...algo_cache import CandidateSource
 from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.offline import target_of
-from ...graph.operations import Graph, Tensor, node
+from ...graph.operations import Graph
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
 from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained, nbytes_of, room_of
@@ -19,7 +19,17 @@ from ...shapes.attention import AttentionProblem, like_axes
 from ...shapes.attention_rules import PaddingProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides, results_of
 from ...shapes.tensor import ReduceProblem
-from .._formulas import Formulas, Matrix, cast_by_graph, cast_or_copy, elementwise_graph, first_plan
+from .._formulas import (
+    Formulas,
+    Matrix,
+    Term,
+    cast_by_graph,
+    cast_or_copy,
+    elementwise_graph,
+    first_plan,
+    formula_graph,
+    pointwise,
+)
 from .._graph_source import GraphSource, ReducedSource
 from .._state import DeviceNumbers
 from ..reduce.plans import reduce_plan
@@ -232,13 +242,10 @@ def clearing_plan(problem: PaddingProblem, context: Context, *, by_driver: bool 
 
 def selection_graph(rows: int, head: int, dtype: str) -> Graph:
     """Return the graph that keeps elements of x for which the number of rows that are left is positive."""
+
     # Engines do not repeat a column that the graph computes: the numbers are repeated before.
-    shape = (1, rows, head)
-    x, y = (Tensor(uid, TensorSpec.packed(shape, dtype)) for uid in (1, 3))
-    left = Tensor(2, TensorSpec.packed(shape))
-    kept = Tensor(4, TensorSpec.packed(shape, "bool"), virtual=True)
-    zero, nothing = (Tensor(uid, TensorSpec.packed((1, 1, 1)), value=0.0) for uid in (5, 6))
-    compare = node("pointwise", mode="cmp_gt", math_prec="float32", xdesc=left, bdesc=zero, ydesc=kept)
-    choose = {"xdesc": x, "bdesc": nothing, "tdesc": kept, "ydesc": y}
-    select = node("pointwise", mode="binary_select", math_prec="float32", **choose)
-    return Graph((compare, select), (x, left, y))
+    def kept(x: Term, left: Term) -> Term:
+        return pointwise("binary_select", x, 0.0, pointwise("cmp_gt", left, 0.0, dtype="bool"))
+
+    x, left = (TensorSpec.packed((1, rows, head), one) for one in (dtype, "float32"))
+    return formula_graph(kept, x, left, x)

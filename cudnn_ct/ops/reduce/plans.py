@@ -14,7 +14,7 @@ from ...context import Context
 from ...descriptors import ReduceDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...graph.operations import Graph, Tensor, node
+from ...graph.operations import Graph
 from ...graph.pixels import pixels
 from ...plans.axes import coalesce, is_contiguous, pad_axes_to_4d
 from ...plans.base import Plan
@@ -35,7 +35,7 @@ from ...plans.wrappers import scaled_after
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec, equivalent_strides, results_of, strides_in_order
 from ...shapes.tensor import ReduceProblem
 from ...typing import Layout, OpTensorOp, ReduceOp
-from .._formulas import first_plan
+from .._formulas import Term, first_plan, formula_graph, pointwise, total
 
 Reduce = Callable[[ReduceProblem, Context], Plan]
 
@@ -229,10 +229,9 @@ PIECES, PIECE = 1024, 256  # max number of pieces per row, and min elements per 
 
 
 class GraphReduction(NamedTuple):
-    """Graph form of a reduction: the operator, and a pointwise operation ``before`` it."""
+    """Graph form of a reduction: the formula of a matrix, and what follows it."""
 
-    operator: str
-    before: str = ""
+    formula: Callable[[Term], Term]
     again: ReduceOp = "add"  # combines partial results
     root: bool = False  # whether a square root follows
     only: str | None = None  # the one axis of a matrix that may be kept; None allows all
@@ -240,13 +239,13 @@ class GraphReduction(NamedTuple):
 
 # The extremes skip NaN, so NaN is propagated separately. Maxima over columns start from the lowest number.
 FORMS = {
-    "add": GraphReduction("add"),
-    "avg": GraphReduction("add"),
-    "norm1": GraphReduction("add", "abs"),
-    "norm2": GraphReduction("add", "mul", root=True),
-    "amax": GraphReduction("amax", again="max"),
-    "max": GraphReduction("max", again="max", only="rows"),
-    "min": GraphReduction("min", again="min", only="rows"),
+    "add": GraphReduction(total),
+    "avg": GraphReduction(total),
+    "norm1": GraphReduction(lambda x: total(pointwise("abs", x))),
+    "norm2": GraphReduction(lambda x: total(x * x), root=True),
+    "amax": GraphReduction(lambda x: total(x, "amax"), again="max"),
+    "max": GraphReduction(lambda x: total(x, "max"), again="max", only="rows"),
+    "min": GraphReduction(lambda x: total(x, "min"), again="min", only="rows"),
 }
 
 
@@ -350,15 +349,8 @@ def _joined(op: ReduceOp, parts: TensorSpec, axis: int, context: Context) -> Pla
 def reduction_graph(form: GraphReduction, dtype: str, matrix: MatrixView) -> Graph:
     """Return the graph that reduces rows, columns or all elements of a matrix to float32."""
     rows, columns, kept, _ = matrix
-    x = Tensor(1, pixels(rows, columns, dtype))
-    y = Tensor(2, pixels(rows if kept == "rows" else 1, columns if kept == "columns" else 1, "float32"))
-    each = Tensor(3, pixels(rows, columns, "float32"), virtual=True) if form.before else x
-    nodes = [node("reduction", operator=form.operator, comp_type="float32", xdesc=each, ydesc=y)]
-    if form.before:
-        second = {"bdesc": x} if form.before == "mul" else {}
-        before = node("pointwise", mode=form.before, math_prec="float32", xdesc=x, ydesc=each, **second)
-        nodes.insert(0, before)
-    return Graph(tuple(nodes), (x, y))
+    y = pixels(rows if kept == "rows" else 1, columns if kept == "columns" else 1, "float32")
+    return formula_graph(form.formula, pixels(rows, columns, dtype), y)
 
 
 def _matrix(x: TensorSpec, y: TensorSpec) -> MatrixView | None:
