@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .read import elf as _elf
-from .read.elf import ElfError, Segment, Symbols, View, truncated
+from .read.elf import ElfError, Segment, Symbols, View
 
 # --- fat binaries ------------------------------------------------------------------------------------------
 
@@ -53,10 +53,10 @@ def read(library: _elf.Elf) -> DeviceCode | None:
     """Read the device code of a library; None if it has none, or in an unknown layout."""
     # Raises ElfError if the file became shorter while it was read, or cannot be opened.
     try:
-        with _elf.View(library.path, library.size) as view:
+        with View(library.path, library.size) as view:
             section = library.fatbin or _section(view, b".nv_fatbin")
             entries = set(_entries(view, *section)) if section else set()
-    except _elf.ElfError as error:
+    except ElfError as error:
         if error.kind != "malformed":
             raise
         return None
@@ -74,13 +74,12 @@ def read(library: _elf.Elf) -> DeviceCode | None:
     )
 
 
-def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
+def _section(view: View, wanted: bytes) -> tuple[int, int] | None:
     """Find offset and size of a section by its name."""
     table, entry, count, names = view.unpack("<40xQ10xHHH", 0)
     if entry != 64 or names >= count:
         return None
-    if table + entry * count > view.size:  # the linker does not need it, but the end of the file is missing
-        raise _elf.truncated(view, table + entry * count)
+    view.require(table + entry * count)  # the linker does not need it, but the end of the file is missing
     rows = list(struct.iter_unpack("<I20xQQ24x", view.at(table, entry * count)))
     _, at, size = rows[names]
     text = view.at(at, min(size, 1 << 20))
@@ -90,7 +89,7 @@ def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, int, bool]]:
+def _entries(view: View, at: int, size: int) -> Iterator[tuple[int, int, int, bool]]:
     """Yield kind, major version of the language, and architecture of each entry, and whether it is zeroed."""
     end = at + size
     while at + 16 <= end:
@@ -118,7 +117,7 @@ def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, in
         at += -at % 8
 
 
-def _next(view: _elf.View, at: int, end: int) -> int:
+def _next(view: View, at: int, end: int) -> int:
     """Return the place of the next container; the end if none follows within a limit."""
     for place in range(at, min(end, at + MAX_GAP), BLOCK):
         block = view.at(place, min(BLOCK, end - place))
@@ -196,16 +195,8 @@ def read_dll(path: str) -> Pe:
 
 def _headers(view: View) -> tuple[int, tuple[Segment, ...], tuple[tuple[int, int], ...]]:
     """Return the machine, the sections, and the data directories."""
-    if view.size == 0:
-        raise ElfError("empty", view.path, "is empty")
-    start = view.at(0, min(64, view.size))
-    if start[:2] != b"MZ":
-        raise _elf.foreign(view.path, start)
-    if len(start) < 64:
-        raise truncated(view, 64)
-    (at,) = struct.unpack_from("<I", start, 60)
-    if at + 264 > view.size:
-        raise truncated(view, at + 264)
+    (at,) = struct.unpack_from("<I", view.start(b"MZ"), 60)
+    view.require(at + 264)
     signature, machine, count, optional, magic = view.unpack("<4sHH12xH2xH", at)
     if signature != b"PE\0\0":  # type: ignore[comparison-overlap]
         raise ElfError("foreign", view.path, "is not a library of Windows")
@@ -216,18 +207,14 @@ def _headers(view: View) -> tuple[int, tuple[Segment, ...], tuple[tuple[int, int
     table = view.at(at + 24 + 112, 8 * min(directories, 16)).ljust(128, b"\0")
     rows = tuple(struct.iter_unpack("<II", table))
     sections = tuple(_sections(view, at + 24 + optional, min(count, 96)))
-    end = sum(rows[SECURITY])  # the signature follows the sections
-    if end > view.size:
-        raise truncated(view, end)
+    view.require(sum(rows[SECURITY]))  # the signature follows the sections
     return _MACHINES.get(machine, machine), sections, rows
 
 
 def _sections(view: View, at: int, count: int) -> Iterator[Segment]:
-    if at + 40 * count > view.size:
-        raise truncated(view, at + 40 * count)
+    view.require(at + 40 * count)
     for name, virtual, address, size, offset in struct.iter_unpack("<8sIIII16x", view.at(at, 40 * count)):
-        if offset + size > view.size:
-            raise truncated(view, offset + size)
+        view.require(offset + size)
         kind = FATBIN if name.startswith(b".nv_fatb") else _elf.PT_LOAD
         yield Segment(kind, offset, address, min(virtual, size) or size)
 

@@ -197,6 +197,22 @@ class View:
         """Read numbers in the format of ``struct``."""
         return struct.unpack(layout, self.at(offset, struct.calcsize(layout)))
 
+    def start(self, magic: bytes) -> bytes:
+        """Read the first 64 bytes; raise ElfError if they do not begin with ``magic``."""
+        if self.size == 0:
+            raise ElfError("empty", self.path, "is empty")
+        start = self.at(0, min(64, self.size))
+        if not start.startswith(magic):
+            raise _foreign(self.path, start)
+        self.require(64)
+        return start
+
+    def require(self, size: int) -> None:
+        """Raise ElfError if the file is shorter than its header says."""
+        if size > self.size:
+            text = f"is truncated or damaged: got {self.size:,} bytes, expected {size:,} from its header"
+            raise ElfError("truncated", self.path, text)
+
     def malformed(self, finding: str) -> ElfError:
         """Return the error for an inconsistent file."""
         return ElfError("malformed", self.path, finding)
@@ -218,13 +234,7 @@ def _opened(path: str) -> BinaryIO:
 
 def _header(view: View) -> tuple[int, int, int, int]:
     """Return the machine, and offset, entry size and number of the program headers."""
-    if view.size == 0:
-        raise ElfError("empty", view.path, "is empty")
-    start = view.at(0, min(64, view.size))
-    if not start.startswith(b"\x7fELF"):
-        raise foreign(view.path, start)
-    if len(start) < 64:
-        raise truncated(view, 64)
+    start = view.start(b"\x7fELF")
     if start[4] != 2 or start[5] != 1:
         width = {1: "32-bit", 2: "64-bit"}.get(start[4], "malformed")
         raise ElfError("class", view.path, f"is a {width} library{'' if start[5] == 1 else ', big-endian'}")
@@ -234,7 +244,7 @@ def _header(view: View) -> tuple[int, int, int, int]:
     return machine, table, entry, count
 
 
-def foreign(path: str, start: bytes) -> ElfError:
+def _foreign(path: str, start: bytes) -> ElfError:
     texts = (
         ((b"version https://git-lfs",), "is a Git LFS pointer, not the library (run git lfs pull)"),
         ((b"<",), "is a web page (HTML), not a library, probably from a failed download"),
@@ -247,21 +257,11 @@ def foreign(path: str, start: bytes) -> ElfError:
 
 
 def _segments(view: View, table: int, entry: int, count: int) -> Iterator[Segment]:
-    if table + entry * count > view.size:
-        raise truncated(view, table + entry * count)
+    view.require(table + entry * count)
     for kind, offset, address, size in struct.iter_unpack("<I4xQQ8xQ16x", view.at(table, entry * count)):
-        if kind == PT_LOAD and offset + size > view.size:
-            raise truncated(view, offset + size)
+        if kind == PT_LOAD:
+            view.require(offset + size)
         yield Segment(kind, offset, address, size)
-
-
-def truncated(view: View, needs: int) -> ElfError:
-    """Return the error for a file that is shorter than its header says."""
-    return ElfError(
-        "truncated",
-        view.path,
-        f"is truncated or damaged: got {view.size:,} bytes, expected {needs:,} from its header",
-    )
 
 
 def _with_names(view: View, elf: Elf) -> Elf:
