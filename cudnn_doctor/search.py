@@ -138,6 +138,7 @@ def _shadow(found: LibrarySet, folder: str, entry: str) -> Finding:
     # libraries are loaded from the path. Newer ones have it as RPATH, which is searched first, but the
     # libraries that they open have a RUNPATH: the engines are loaded from the path. A library that this
     # version lacks, such as engines_tensor_ir for 9.20, is loaded from the path too.
+    same = _competitor(found, folder, libraryset.read(folder, found.root))
     shim = found.libraries.get("")
     kind = "RPATH" if shim and shim.elf.rpath else "RUNPATH"
     what = "its engines" if kind == "RPATH" else "all of its libraries"
@@ -147,30 +148,29 @@ def _shadow(found: LibrarySet, folder: str, entry: str) -> Finding:
         else f"{'an empty entry' if entry == '.' else entry} (the folder {folder})"
     )
     removed = shown if entry != "." else "the empty entry"
-    text = f"LD_LIBRARY_PATH has {shown} with a cuDNN {{version}}: the cuDNN {write(found.version)} "
+    text = f"LD_LIBRARY_PATH has {shown} with a cuDNN {same['version']}: the cuDNN {write(found.version)} "
     text += f"of {found.folder} loads {what} from it"
     advice = f"unset LD_LIBRARY_PATH, or remove {removed} from it"
-    return _shadowed(found, folder, text, advice, search=kind)
+    return finding("shadowed", text, fix={"advice": advice}, **same, search=kind)
 
 
 def _special(found: LibrarySet, folder: str) -> Finding:
     """Describe libraries in a folder for newer processors inside the folder of a cuDNN."""
-    text = f"{folder} has a cuDNN {{version}}, which the linker loads on newer processors instead of the "
-    text += f"cuDNN {write(found.version)} of {found.folder}"
+    same = _competitor(found, folder, libraryset.read(folder, found.root))
+    text = f"{folder} has a cuDNN {same['version']}, which the linker loads on newer processors instead of "
+    text += f"the cuDNN {write(found.version)} of {found.folder}"
     files = [pip.inside(name.path, found.root) for name in _files.cudnn_files(folder)]
     commands = [f"rm -f {' '.join(map(shlex.quote, files))}"]
-    return _shadowed(found, folder, text, f"delete {', '.join(files)}", commands=commands)
+    fix = {"advice": f"delete {', '.join(files)}"}
+    return finding("shadowed", text, fix=fix, commands=commands, **same)
 
 
-def _shadowed(found: LibrarySet, folder: str, text: str, advice: str, **more: Any) -> Finding:
-    other = libraryset.read(folder, found.root)
+def _competitor(found: LibrarySet, folder: str, other: LibrarySet | None) -> dict[str, Any]:
+    """Return the severity and the evidence of a finding about another cuDNN that is found first."""
     same = other is not None and other.version == found.version and other.cuda == found.cuda
     version = write(other.version) if other else "older than 9"
-    shown = {"path": folder, "version": version, "expected": write(found.version), **more}
     severity = Severity.WARNING if same else None
-    return finding(
-        "shadowed", text.format(version=version), severity=severity, fix={"advice": advice}, **shown
-    )
+    return {"severity": severity, "path": folder, "version": version, "expected": write(found.version)}
 
 
 def check_settings(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -225,13 +225,10 @@ def check_windows_folders(found: LibrarySet) -> Iterator[Finding]:
     """Report copies in the folders that Windows searches first."""
     for folder in _first_folders(found):
         other = libraryset.read(folder, found.root)
-        if not other or other.folder == found.folder:
-            continue
-        same = other.version == found.version and other.cuda == found.cuda
-        version = write(other.version)
-        text = f"{folder} has a cuDNN {version}, which Windows searches before that of {found.folder}"
-        shown: dict[str, Any] = {"path": folder, "version": version, "expected": write(found.version)}
-        yield finding("shadowed-on-windows", text, severity=Severity.WARNING if same else None, **shown)
+        if other and other.folder != found.folder:
+            version = write(other.version)
+            text = f"{folder} has a cuDNN {version}, which Windows searches before that of {found.folder}"
+            yield finding("shadowed-on-windows", text, **_competitor(found, folder, other))
 
 
 def check_companions(found: LibrarySet) -> Iterator[Finding]:
@@ -261,9 +258,11 @@ def check_companions(found: LibrarySet) -> Iterator[Finding]:
 
 def is_misplaced(folder: str, root: str = "/") -> bool:
     """Return whether libraries for Windows are in the site-packages of a Python for another system."""
-    site, files = records.site_of(folder), list(_files.cudnn_files(folder))
-    manager = pip.of(site, root) if site and files and all(is_dll(file.path) for file in files) else None
-    return bool(manager and not manager.loose and not manager.windows)
+    site, paths = records.site_of(folder), [name.path.lower() for name in _files.cudnn_files(folder)]
+    if not site or not paths or not all(path.endswith(".dll") for path in paths):
+        return False
+    manager = pip.of(site, root)
+    return not manager.loose and not manager.windows
 
 
 def misplaced(folder: str, root: str = "/") -> Iterator[Finding]:
@@ -276,11 +275,6 @@ def misplaced(folder: str, root: str = "/") -> Iterator[Finding]:
     again = Fix(f"install {' and '.join(pins)} again", tuple(commands))
     text = f"{folder} has the libraries for Windows, and the Python of {site} is for another system"
     yield finding("foreign-machine", text, repair=again, path=folder)
-
-
-def is_dll(name: str) -> bool:
-    """Return whether a name is that of a library of Windows."""
-    return name.lower().endswith(".dll")
 
 
 def _first_folders(found: LibrarySet) -> list[str]:
