@@ -132,7 +132,6 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     for owner in found.stale:
         text = f"{owner.metadata} does not describe the files of {found.folder}"
         yield found.finding("stale-metadata", text, path=owner.metadata)
-    missing = set(found.missing)
     for owner in found.owners:
         if owner.problem:
             yield found.finding("broken-record", owner.problem, package=owner.name)
@@ -143,7 +142,7 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
         rows = [(paths[path], *row) for path, row in owner.record.items()]
         large = [path for path, _, size in rows if deep and size > SMALL and _is_ours(found, path)]
         hashes = sha256_of(filter(os.path.isfile, large))
-        different = [each for row in rows for each in _check_file(found, owner, *row, missing, hashes)]
+        different = [each for row in rows for each in _check_file(found, owner, *row, hashes)]
         for code in ("altered-file", "missing-file"):
             alike = [each for each in different if each.code == code]
             yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
@@ -249,13 +248,7 @@ def known_defects(found: LibrarySet, archs: Sequence[int] = ()) -> list[dict[str
 
 
 def _check_file(
-    found: LibrarySet,
-    owner: Distribution,
-    path: str,
-    expected: str,
-    size: int,
-    missing: set[str],
-    hashes: dict[str, str],
+    found: LibrarySet, owner: Distribution, path: str, expected: str, size: int, hashes: dict[str, str]
 ) -> Iterator[Finding]:
     if not _is_ours(found, path):
         return
@@ -264,7 +257,7 @@ def _check_file(
         have = os.stat(path).st_size
     except OSError:
         name = _files.library_name(path)
-        if not name or name.part not in missing:
+        if not name or name.part not in found.missing:
             yield found.finding("missing-file", f"{path} of {owner.label} does not exist", **shown)
         return
     if size >= 0 and have != size:
@@ -322,10 +315,8 @@ def _built_for(name: str, version: str, installed: Packages) -> Iterator[tuple[s
 def _root(site: str) -> str:
     """Return the root of the environment that a site-packages belongs to, or /usr for that of the system."""
     root = re.sub(r"/lib(64)?/python3[^/]*/(site|dist)-packages$", "", site)
-    try:
-        system = "include-system-site-packages = true" in _files.text_of(f"{root}/pyvenv.cfg")
-    except OSError:
-        system = root.endswith(("/usr", "/usr/local", "/.local"))
+    system = pip.shares(root)
+    system = root.endswith(("/usr", "/usr/local", "/.local")) if system is None else system
     return "/usr" if system or not site else root
 
 

@@ -132,7 +132,8 @@ def of(site: str, root: str = "/", windows: bool = False) -> Pip:
     marks = [name for name in _files.names_in(_at(library, root)) if name.startswith(f"python{version}")]
     if any(os.path.exists(_at(f"{library}/{name}/EXTERNALLY-MANAGED", root)) for name in marks):
         flags += " --break-system-packages"
-    return Pip(ours, python, flags, _lacks_pip(site, _at(prefix, root)))
+    absent = shares(_at(prefix, root)) is False and not os.path.lexists(os.path.join(site, "pip"))
+    return Pip(ours, python, flags, absent)
 
 
 def is_orphan(site: str, root: str = "/") -> bool:
@@ -144,6 +145,14 @@ def is_orphan(site: str, root: str = "/") -> bool:
     pythons = {name.rstrip("t") for name in names if re.fullmatch(r"python3\.\d+t?", name)}
     own = f"python{version.rstrip('t')}"
     return kind == "site" and "." in version and bool(pythons) and own not in pythons
+
+
+def shares(prefix: str) -> bool | None:
+    """Return whether an environment uses the packages of the system, too; None for another folder."""
+    try:
+        return "include-system-site-packages = true" in _files.text_of(f"{prefix}/pyvenv.cfg")
+    except OSError:
+        return None
 
 
 def windows_commands(commands: Sequence[str], root: str) -> tuple[str, ...]:
@@ -174,15 +183,6 @@ def _quoted(path: str) -> str:
 
 def _at(path: str, root: str) -> str:
     return os.path.join(root, path.lstrip("/"))
-
-
-def _lacks_pip(site: str, prefix: str) -> bool:
-    try:
-        settings = _files.text_of(f"{prefix}/pyvenv.cfg")
-    except OSError:
-        return False
-    shared = "include-system-site-packages = true" in settings
-    return not shared and not os.path.lexists(os.path.join(site, "pip"))
 
 
 def _for_windows(words: Sequence[str]) -> str:
