@@ -31,9 +31,6 @@ class Package(NamedTuple):
         """The cuDNN that it depends on."""
         return f"cudnn {self.cudnn}".rstrip() + (f" for CUDA {self.cuda}" if self.cuda else "")
 
-    def __str__(self) -> str:
-        return f"{self.label} needs {self.wanted}"
-
 
 def check(found: LibrarySet) -> Iterator[Finding]:
     """Report packages of conda that need another cuDNN, and a cuDNN of pip next to that of conda."""
@@ -44,7 +41,7 @@ def check(found: LibrarySet) -> Iterator[Finding]:
     for package in _packages(prefix):
         if not own or (found.folder in own and not _meets(found, package)):
             have = f"cuDNN {write(found.version)} for CUDA {found.cuda or 'of an unknown version'}"
-            text = f"{package} of conda, not {have}{'' if own else ' of pip'}"
+            text = f"{package.label} needs {package.wanted} of conda, not {have}{'' if own else ' of pip'}"
             name, again = package.label.partition(" ")[0], Fix(f"install {package.wanted} with conda")
             shown: dict[str, Any] = {"repair": again, "fix": {"consumer": name}, "path": package.path}
             yield finding("consumer-mismatch", text, **shown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import checks, companions, sandbox
 from .checks import Requirements
@@ -25,20 +25,6 @@ _WSL_ADVICE = f"install the driver on Windows, not inside WSL, and let the linke
 _WSL_COMMANDS = (f"echo {WSL} > /etc/ld.so.conf.d/ld.wsl.conf", "ldconfig")
 
 COPIES = "install the driver that belongs to the kernel module, and remove other copies of its libraries"
-
-
-class CudaError(NamedTuple):
-    """One CUresult that a machine causes: a row of cuda_errors.json."""
-
-    code: str  # of the finding
-    reason: str
-    advice: str
-
-
-def error_of(status: int) -> CudaError:
-    """Return the error of a status; one of the driver in general if the status is unknown."""
-    row = json.loads(_files.resource("cudnn_doctor/cuda_errors.json")).get(str(status))
-    return CudaError(**row) if row else CudaError("driver-broken", "see nvidia-smi", COPIES)
 
 
 def check(
@@ -158,11 +144,10 @@ def _answers(found: LibrarySet | None, report: Report, asked: Requirements, cuda
 
 def _failed(call: str, status: int, release: str) -> Iterator[Finding]:
     """Report an error of the driver with its own cause and advice."""
-    code, reason, advice = error_of(status)
-    release = release or OLDEST[max(OLDEST)][0]
-    yield finding(
-        code, f"{call} returned {status}: {reason}", fix={"advice": advice, "driver": release}, status=status
-    )
+    unknown = {"code": "driver-broken", "reason": "see nvidia-smi", "advice": COPIES}
+    row = json.loads(_files.resource("cudnn_doctor/cuda_errors.json")).get(str(status), unknown)
+    fix = {"advice": row["advice"], "driver": release or OLDEST[max(OLDEST)][0]}
+    yield finding(row["code"], f"{call} returned {status}: {row['reason']}", fix=fix, status=status)
 
 
 def _removal(path: str) -> dict[str, str]:

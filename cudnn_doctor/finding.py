@@ -78,11 +78,6 @@ class Code(NamedTuple):
         """The commands without the values of a finding."""
         return tuple(command.format_map(_ANY) for command in self.commands)
 
-    @property
-    def reinstalls(self) -> bool:
-        """Whether the fix is the one that installs the cuDNN again."""
-        return "{reinstall}" in self.fix
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -144,7 +139,7 @@ def finding(
         " ".join(message.split()),
         evidence,
         row.fix.format_map(prose),
-        tuple(commands or made or (repair.commands if row.reinstalls else ())),
+        tuple(commands or made or (repair.commands if "{reinstall}" in row.fix else ())),
     )
 
 

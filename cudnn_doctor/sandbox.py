@@ -81,6 +81,8 @@ def run(
 ) -> list[Report]:
     """Run a child for each plan at the same time, each with its additions to the environment."""
     # All end within ``timeout`` seconds. ``driver_functions`` are the functions of the stub for libcuda.
+    from subprocess import SubprocessError  # takes 10 ms: not for checks of files alone
+
     end = time.monotonic() + timeout
     children: list[_Child] = []
     try:
@@ -91,18 +93,12 @@ def run(
                 out, err = (files.enter_context(os.fdopen(_files.in_memory(n), "rb")) for n in ("out", "err"))
                 children.append(_Child(plan, environ, stub.fileno(), out, err))
             return [child.report(end) for child in children]
-    except _not_started() as error:
+    # No more processes, files or memory; a forbidden system call; a module that this Python lacks.
+    except (OSError, MemoryError, RuntimeError, ImportError, ValueError, SubprocessError) as error:
         return [Report((), "refused", 0.0, str(error) or type(error).__name__)] * len(plans)
     finally:
         for child in children:  # after an interruption
             child.kill()
-
-
-def _not_started() -> tuple[type[Exception], ...]:
-    """No more processes, files or memory; a system call that is forbidden; a module that a Python lacks."""
-    from subprocess import SubprocessError
-
-    return OSError, MemoryError, RuntimeError, ImportError, ValueError, SubprocessError
 
 
 class _Child:
@@ -122,7 +118,7 @@ class _Child:
         inherited = {name: value for name, value in os.environ.items() if not SETTINGS.fullmatch(name)}
         self.out, self.err = out, err
         self.started = time.monotonic()
-        import subprocess  # takes 10 ms: not for checks of files alone
+        import subprocess
 
         self.process = subprocess.Popen(
             [*command, json.dumps(whole, ensure_ascii=False)],  # with the bytes of paths
