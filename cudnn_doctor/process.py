@@ -78,9 +78,8 @@ def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySe
         yield finding("two-cudnns", text, folders=folders, pid=pid)
     loaded = {name.part for name in map(_files.library_name, mapped) if name}
     engines = {"engines_runtime_compiled", "engines_tensor_ir"}
-    if loaded & engines and not any(
-        found.jit for found in sets
-    ):  # cuDNN opens all engines together, at the first descriptor
+    small = any(found.jit for found in sets)
+    if loaded & engines and not small:  # cuDNN opens all engines together, at the first descriptor
         for part in sorted({*SILENT} - loaded):
             text = f"process {pid} runs without {file_name(part)}"
             yield finding("jit-only", text, missing=[part], pid=pid)

@@ -52,17 +52,11 @@ def text(diagnosis: Diagnosis, colour: bool = False, verbose: bool = False) -> s
         lines += ["", f"ignored: {', '.join(diagnosis.ignored)}"]
     if diagnosis.commands:
         image = any(found.root != "/" for found in diagnosis.sets)
-        locked = next(
-            (str(each.evidence.get("path", "")) for each in diagnosis.findings if each.code == "read-only"),
-            "",
-        )
+        locked = [each.evidence.get("path", "") for each in diagnosis.findings if each.code == "read-only"]
         where = ", inside the image:" if image else ":"
-        where = f", after {printable(locked)} can be written:" if locked else where
-        lines += [
-            "",
-            f"commands that repair it{where}",
-            *(f"  {printable(each)}" for each in diagnosis.commands),
-        ]
+        where = f", after {printable(locked[0])} can be written:" if any(locked) else where
+        lines += ["", f"commands that repair it{where}"]
+        lines += [f"  {printable(each)}" for each in diagnosis.commands]
     if verbose:
         lines += ["", "checked:", *(f"  {printable(line)}" for line in _checked(diagnosis))]
     return "\n".join(lines)
