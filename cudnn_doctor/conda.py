@@ -100,7 +100,7 @@ def _packages(prefix: str) -> list[Package]:
     found = []
     for path in glob.glob(os.path.join(glob.escape(prefix), "conda-meta/*.json")):
         try:
-            data = _files.bytes_of(path)
+            data = _files.contents(path)
             row = json.loads(data) if b"cudnn" in data else {}
             depends = [str(each).split() for each in row.get("depends", ())]
             label = f"{row.get('name')} {row.get('version')}"

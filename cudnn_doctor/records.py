@@ -88,7 +88,7 @@ def owners(folder: str) -> tuple[Distribution, ...]:
         path = os.path.join(metadata, "RECORD")
         record, problem = {}, ""
         try:
-            data = _files.bytes_of(path)  # thousands of lines of other packages
+            data = _files.contents(path)  # thousands of lines of other packages
             ours = ours or any(os.fsencode(f"{inside}/{name}") in data for name in ("libcudnn", "cudnn"))
             record = parse_record(data.decode("utf-8", "replace")) if ours else {}
         except (OSError, RecordError) as error:

@@ -147,8 +147,8 @@ def cudnn_files(folder: str) -> Iterator[LibraryName]:
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
-    """Read a text file with the limits of `bytes_of`."""
-    return bytes_of(path).decode("utf-8", "replace")
+    """Read a text file as `contents` does."""
+    return contents(path).decode("utf-8", "replace")
 
 
 def text_or_empty(path: str) -> str:
@@ -159,17 +159,12 @@ def text_or_empty(path: str) -> str:
         return ""
 
 
-def bytes_of(path: str | os.PathLike[str]) -> bytes:
-    """Read a file of at most `MAX_TEXT` bytes, as `contents` does."""
-    return contents(path, MAX_TEXT)
-
-
 class UnsuitableFileError(OSError, ValueError):
     """A file is not a regular file, or is too large."""
 
 
 def contents(
-    path: str | os.PathLike[str], limit: int, check: Callable[[os.stat_result], object] = bool
+    path: str | os.PathLike[str], limit: int = MAX_TEXT, check: Callable[[os.stat_result], object] = bool
 ) -> bytes:
     """Read a regular file of at most ``limit`` bytes. All files that a user names are read by this function.
 

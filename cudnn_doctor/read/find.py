@@ -320,7 +320,7 @@ def _others(files: Iterable[Path], spec: LibrarySpec) -> list[Path]:
 def _cached_folders(soname: str, context: SearchContext) -> Iterator[str]:
     """Yield the folders of a library in the linker's cache, which contains paths as plain text."""
     try:
-        cache = _files.bytes_of(os.path.join(context.root, context.linker_cache.lstrip("/")))
+        cache = _files.contents(os.path.join(context.root, context.linker_cache.lstrip("/")))
     except OSError:
         return
     for path in re.findall(rb"(?<=\0)/[^\0]*/" + re.escape(soname.encode()) + rb"(?=\0)", cache):

@@ -227,11 +227,11 @@ def test_cudnn_files_parses_names(tmp_path: Path) -> None:
     assert found == parsed
 
 
-def test_bytes_of_rejects_a_file_over_the_limit(tmp_path: Path) -> None:
+def test_contents_rejects_a_file_over_the_limit(tmp_path: Path) -> None:
     """Such as a RECORD that would fill the memory."""
     path, limit = written(tmp_path, b"", "RECORD"), 8 << 20
     os.truncate(path, limit)  # sparse
-    assert len(_files.bytes_of(path)) == limit
+    assert len(_files.contents(path)) == limit
     os.truncate(path, limit + 1)
     with pytest.raises(OSError, match="has 8,388,609 bytes, more than the 8,388,608 that are read"):
         _files.text_of(path)
