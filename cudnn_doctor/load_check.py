@@ -83,7 +83,11 @@ def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Itera
 def _wrong(found: LibrarySet, first: Report, full: Report | None) -> list[Finding]:
     checks = (_ending, _answers, _mismatches, _mapped, _shim)
     wrong = [each for check in checks for each in check(found, first)]
-    return wrong or (list(_full(found, full)) if full and not found.jit else [])
+    if not wrong and full and not found.jit:
+        wrong = [*_mismatches(found, full)]
+        if full.last("finalize").get("status") not in (None, 0, MISMATCH) and not _lacks_libcuda(full):
+            wrong.append(_finalize_failed(found, full, "with CUDNN_LIB_CONFIG=FULL "))
+    return wrong
 
 
 def _linked(found: LibrarySet, report: Report) -> Iterator[Finding]:
@@ -179,12 +183,6 @@ def _shim(found: LibrarySet, report: Report) -> Iterator[Finding]:
     if asked and found.version and asked != expected:
         text = f"libcudnn.so.9 is {asked}, and the libraries of {found.folder} are {expected}"
         yield found.finding("foreign-shim", text, path=found.shim, version=asked, expected=expected)
-
-
-def _full(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    yield from _mismatches(found, report)
-    if report.last("finalize").get("status") not in (None, 0, MISMATCH) and not _lacks_libcuda(report):
-        yield _finalize_failed(found, report, "with CUDNN_LIB_CONFIG=FULL ")
 
 
 def _finalize_failed(found: LibrarySet, report: Report, how: str) -> Finding:

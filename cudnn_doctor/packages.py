@@ -58,11 +58,6 @@ class Packages:
                     todo += new
                     seen.update(new)
 
-    def wheels_of_extra(self, name: str, extra: str) -> list[tuple[str, str]]:
-        """List the wheels that a package requires only with an extra."""
-        always = set(self.wheels(name))
-        return [each for each in self.wheels(name, (extra,)) if each not in always]
-
     def _has(self, name: str, versions: str) -> bool:
         label = os.path.basename(self._folders.get(name, "")).rpartition(".dist-info")[0]
         return bool(label) and meets(label.partition("-")[2], versions)
@@ -303,8 +298,8 @@ def _built_for(name: str, version: str, installed: Packages) -> Iterator[tuple[s
     for row in rows("consumer"):
         if row["package"] != name or not within(version, row):
             continue
-        extra = installed.wheels_of_extra(name, row["extra"]) if "extra" in row else []
-        ours = [each for each in extra if each[0].startswith("nvidia-cudnn")]
+        extra, always = installed.wheels(name, row.get("extra", "").split()), set(installed.wheels(name))
+        ours = [each for each in extra if each[0].startswith("nvidia-cudnn") and each not in always]
         usual = f"nvidia-cudnn-cu{row['cuda']}" if "cuda" in row else ""
         for package, versions in ours or ([(usual, "")] if "versions" in row else []):
             # The last number is that of the wheel.
