@@ -133,7 +133,6 @@ class Library:
             self.kind = installation.kind
         self.path = installation.shim if installation else ""
         self.found = found  # the search that found it
-        self.found_via = found.found_via
         self.skipped = skipped or {}  # sub-libraries that could not be opened, and why
         self._lookup = lookup
         self.version: int = 0

@@ -14,14 +14,6 @@ from . import _lib
 from ._handle import NativeHandle
 from .errors import NotSupportedError
 
-
-def _limits(ctype: Any) -> tuple[int, int]:
-    """Return the smallest and the largest value of an integer type."""
-    count = 256 ** ctypes.sizeof(ctype)
-    low = min(ctype(count // 2).value, 0)
-    return low, low + count - 1
-
-
 _INTEGERS = (ctypes.c_int, ctypes.c_int64, ctypes.c_uint, ctypes.c_uint64)  # the others are aliases
 
 
@@ -59,11 +51,11 @@ class RawFunction:
             raise TypeError(f"{self!r}: {error}") from None
         for name, ctype, value in zip(self._prototype.argnames, self._prototype.argtypes, bound, strict=True):
             if isinstance(value, int) and ctype in _INTEGERS:
-                low, high = _limits(ctype)
-                if not low <= value <= high:
-                    raise OverflowError(
-                        f"{self!r}: {name} is {value}; {type_text(ctype)} holds {low} to {high}"
-                    )
+                count = 256 ** ctypes.sizeof(ctype)
+                low = min(ctype(count // 2).value, 0)
+                if not low <= value < low + count:
+                    holds = f"{type_text(ctype)} holds {low} to {low + count - 1}"
+                    raise OverflowError(f"{self!r}: {name} is {value}; {holds}")
         if self.__name__.startswith("cudnnDestroy") and isinstance(bound[0], NativeHandle):
             return bound[0].close()
         try:

@@ -215,13 +215,12 @@ def cells(row: Outcome) -> list[str]:
 
 def as_dict(rows: Sequence[Outcome], **about: Any) -> dict[str, Any]:
     """Return all values for JSON. An infinite or NaN error is None; its row has failed."""
-    counts = {verdict: count(rows, verdict) for verdict in (OK, FAILED, SKIPPED)}
-    return {"schema": SCHEMA, **about, **counts, "rows": [_plain(row) for row in rows]}
+    return {"schema": SCHEMA, **about, **counts(rows), "rows": [_plain(row) for row in rows]}
 
 
-def count(rows: Sequence[Outcome], verdict: str) -> int:
-    """Count the rows with a verdict."""
-    return sum(row.verdict == verdict for row in rows)
+def counts(rows: Sequence[Outcome]) -> dict[str, int]:
+    """Return the number of rows for each verdict."""
+    return {verdict: sum(row.verdict == verdict for row in rows) for verdict in (OK, FAILED, SKIPPED)}
 
 
 def _plain(row: Outcome) -> dict[str, Any]:
@@ -315,10 +314,9 @@ def selftest_command(op: tuple[str, ...], as_json: bool) -> None:
     else:
         show(COLUMNS, [cells(row) for row in rows])
         say()
-        counts = {verdict: count(rows, verdict) for verdict in (OK, FAILED, SKIPPED)}
-        summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+        summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(rows).items() if number)
         say(f"{summary}, in {sum(row.seconds for row in rows):.1f} s")
-    if failed := count(rows, FAILED):
+    if failed := counts(rows)[FAILED]:
         reason = "" if here else f"; and no operation was run: {here.reason}"
         fail(f"{failed} of {len(rows)} failed{reason}")
     if not here:

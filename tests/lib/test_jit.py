@@ -69,7 +69,7 @@ except ct.NotSupportedError as caught:
 library.cudnnBackendFinalize  # without libcublasLt
 with open("/proc/self/maps") as maps:
     blas = "libcublasLt" in maps.read()
-print(json.dumps([library.kind, library.version_text, library.found_via, error, blas]))
+print(json.dumps([library.kind, library.version_text, library.found.found_via, error, blas]))
 """
     kind, text, via, error, blas = answer(folder, code)
     assert (kind, via, blas) == ("jit", "CUDNN_CT_LIBRARY", False)

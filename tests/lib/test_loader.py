@@ -80,7 +80,7 @@ def warnings_of(call):
         result = call()
     return result, [[type(one.message).__name__, str(one.message)] for one in seen]
 """
-LOAD = "report(_lib.load().path, _lib.load().found_via, _lib.load().version)"
+LOAD = "report(_lib.load().path, _lib.load().found.found_via, _lib.load().version)"
 FAIL = "report(error_of(_lib.load))"
 MAPPED = "sorted(f for f in _lib.mapped_files() if 'libcudnn' in f)"
 
