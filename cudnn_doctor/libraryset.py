@@ -335,8 +335,8 @@ def _unowned(found: LibrarySet) -> Iterator[str]:
 
 def read_library(path: str, root: str = "/", part: str = "") -> Library:
     """Read a library; if that fails, the reason is in ``error``."""
-    is_dll = path.lower().endswith(".dll")
-    base = _read_dll(path, root, part) if is_dll else _libraries.read_library(path, root, part)
+    read_headers = binaries.read_dll if path.lower().endswith(".dll") else _elf.read
+    base = _libraries.read_library(path, root, part, read_headers)
     try:
         if base.error:
             raise base.error
@@ -345,16 +345,6 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
         return Library(part, path, base.real, error)
     cuda = (code.cuda if code else 0) or runtime // 1000
     return Library(part, path, base.real, None, base.elf, base.version, code, cuda)
-
-
-def _read_dll(path: str, root: str, part: str) -> _libraries.Library:
-    real = _files.real(path, root)
-    try:
-        headers = binaries.read_dll(real)
-        version = _libraries.version_in(headers, part)
-        return _libraries.Library(part, path, real, None, headers, version)
-    except _elf.ElfError as error:
-        return _libraries.Library(part, path, real, error)
 
 
 def write(version: Version | None) -> str:

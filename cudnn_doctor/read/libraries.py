@@ -181,11 +181,13 @@ def read_folder(
     return libraries, tuple(extra)
 
 
-def read_library(path: str, root: str = "/", part: str = "") -> Library:
-    """Read the headers of a library; if that fails, the reason is in ``error``."""
+def read_library(
+    path: str, root: str = "/", part: str = "", read: Callable[[str], _elf.Elf] = _elf.read
+) -> Library:
+    """Read the headers of a library by ``read``; if that fails, the reason is in ``error``."""
     real = _files.real(path, root)
     try:
-        headers = _elf.read(real)
+        headers = read(real)
         return Library(part, path, real, None, headers, version_in(headers, part))
     except _elf.ElfError as error:
         return Library(part, path, real, error)
