@@ -360,9 +360,8 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
     jit = any(have <= arch for have in ptx)
     message = f"{where} has no {'machine ' * jit}code for compute capability {arch / 10:.1f}"
     message += f", only PTX of {max(ptx) / 10:.1f}" if jit else ""
-    yield finding(
-        "jit-for-gpu" if jit else "no-gpu-code", message, repair=_suited(found, arch, sass), **shown
-    )
+    code = "jit-for-gpu" if jit else "no-gpu-code"
+    yield finding(code, message, repair=_suited(found, arch, sass), **shown)
 
 
 @lru_cache(maxsize=16)

@@ -78,10 +78,8 @@ def _meets(found: LibrarySet, package: Package) -> bool:
 
 def _within(version: str, spec: str) -> bool:
     """Return whether a version of three numbers meets versions in the syntax of conda."""
-    return not spec or any(
-        all(meets(version, _clause(each)) for each in alternative.split(","))
-        for alternative in spec.split("|")
-    )
+    alternatives = (",".join(map(_clause, each.split(","))) for each in spec.split("|"))
+    return any(meets(version, each) for each in alternatives)
 
 
 def _clause(text: str) -> str:

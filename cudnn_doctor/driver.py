@@ -62,9 +62,8 @@ def _lost(found: LibrarySet | None, report: Report) -> str:
     """Return the first call without an answer in the report of a child that ended; empty if none."""
     status, count, devices = report.last("init").get("status"), report.last("count"), report.all("device")
     expected = count.get("value", len(devices)) if not count.get("status") else 0
-    created = (
-        not (found and found.shim and devices) or report.all("create") or report.last("load").get("error")
-    )
+    tried = found and found.shim and devices
+    created = not tried or report.all("create") or report.last("load").get("error")
     answers = (
         ("dlopen libcuda.so.1", bool(report.last("driver"))),
         ("cuDriverGetVersion", bool(report.last("driver_version"))),
@@ -153,9 +152,7 @@ def _failed(call: str, status: int, release: str) -> Iterator[Finding]:
 def _removal(path: str) -> dict[str, str]:
     """Return the fix for a library that the linker must not find."""
     folder = os.path.dirname(path)
-    named = any(
-        _files.real(entry) == _files.real(folder) for entry in _files.search_path(os.environ) if folder
-    )
+    named = folder != "" and _files.real(folder) in map(_files.real, _files.search_path(os.environ))
     of_linker = "the linker's configuration (/etc/ld.so.conf.d), and run ldconfig"
     return {"advice": f"remove {folder} from {'LD_LIBRARY_PATH' if named else of_linker}"}
 

@@ -165,9 +165,8 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
             text = f"the cuDNN of {found.folder} loaded {path}"
             # A variable may be the cause, and the other copy belong to a sound installation.
             unset = _unset()["unset"]
-            advice = found.advice or (
-                f"{unset}run the doctor again" if unset else f"remove the other copy: {path}"
-            )
+            usual = f"{unset}run the doctor again" if unset else f"remove the other copy: {path}"
+            advice = found.advice or usual
             yield finding("mixed-at-run-time", text, fix={"advice": advice}, path=path, expected=found.folder)
     loaded = {name.part for name in names}  # also under the names of the targets of links
     loaded |= {part for part, library in found.libraries.items() if library.real in (files or ())}

@@ -270,9 +270,8 @@ def _is_copy(folder: str) -> bool:
     """Return whether programs use the wheel of a site-packages, and not this other folder in it."""
     site = site_of(folder)
     inside = os.path.relpath(folder, site or "/")
-    return (
-        bool(site) and inside not in (*WHEEL_FOLDERS, *BUNDLED) and lists_cudnn(site) and not owners(folder)
-    )
+    apart = bool(site) and inside not in (*WHEEL_FOLDERS, *BUNDLED)
+    return apart and lists_cudnn(site) and not owners(folder)
 
 
 def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterator[str]:

@@ -153,15 +153,14 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
     for need in filter(lambda need: need.path, found.needs):
         if not is_met(found, need):
             text, consumer = f"{need}, not {package} {version}", need.consumer.rpartition("-")[0]
-            shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
+            wanted = need.package + need.versions
+            shown: dict[str, Any] = {"path": need.path, "needs": wanted, "version": version}
             if need.optional:
                 text, shown["severity"] = f"{text}, for a part of it", Severity.NOTE
             if not need.achievable:
                 newer = pip.of(os.path.dirname(need.path), found.root).upgrade(consumer)
                 shown["repair"] = Fix(f"install a newer {consumer}", () if divided(found) else newer)
-            yield found.finding(
-                "consumer-mismatch", text, fix={"consumer": consumer}, path=need.path, **shown
-            )
+            yield found.finding("consumer-mismatch", text, fix={"consumer": consumer}, **shown)
 
 
 def is_met(found: LibrarySet, need: Need) -> bool:

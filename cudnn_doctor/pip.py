@@ -69,12 +69,8 @@ class Pip(NamedTuple):
         remove = [f"rm -rf {' '.join(map(_quoted, delete))}"] if delete else []
         commands = [*self._start(), f"{self._pip} download --no-deps --dest {store} {quoted}", *remove]
         if self.loose:
-            wheel = f"{store}/*.whl"
-            return (
-                *commands,
-                f"{self._python} -m zipfile -e {wheel} {shlex.quote(self.site)}",
-                f"rm -rf {store}",
-            )
+            unpack = f"{self._python} -m zipfile -e {store}/*.whl {shlex.quote(self.site)}"
+            return (*commands, unpack, f"rm -rf {store}")
         if packages:
             commands.append(self.uninstall(packages)[-1])
         options = f"{self.flags} --force-reinstall --no-deps --no-index --find-links {store}"

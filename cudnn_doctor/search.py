@@ -142,11 +142,8 @@ def _shadow(found: LibrarySet, folder: str, entry: str) -> Finding:
     shim = found.libraries.get("")
     kind = "RPATH" if shim and shim.elf.rpath else "RUNPATH"
     what = "its engines" if kind == "RPATH" else "all of its libraries"
-    shown = (
-        entry
-        if os.path.isabs(entry)
-        else f"{'an empty entry' if entry == '.' else entry} (the folder {folder})"
-    )
+    shown = "an empty entry" if entry == "." else entry
+    shown = shown if os.path.isabs(entry) else f"{shown} (the folder {folder})"
     removed = shown if entry != "." else "the empty entry"
     text = f"LD_LIBRARY_PATH has {shown} with a cuDNN {same['version']}: the cuDNN {write(found.version)} "
     text += f"of {found.folder} loads {what} from it"

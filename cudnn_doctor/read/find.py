@@ -218,9 +218,8 @@ def _conda_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[
     """Yield the folders of the active conda environment, or of that of this Python."""
     own = context.root == "/" and os.path.isdir(os.path.join(context.prefix, "conda-meta"))
     environ = {"CONDA_PREFIX": context.prefix} if own else {}
-    yield from _root_folders(
-        ("CONDA_PREFIX",), spec, replace(context, environ={**environ, **context.environ})
-    )
+    context = replace(context, environ={**environ, **context.environ})
+    yield from _root_folders(("CONDA_PREFIX",), spec, context)
 
 
 def _system_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:

@@ -203,9 +203,8 @@ def _mixed(libraries: list[Library]) -> Iterator[Problem]:
     known = [(library.real, library.version) for library in libraries if library.version]
     if len({version for _, version in known}) > 1:
         parts = ", ".join(f"{path} is {dotted(version)}" for path, version in known)
-        yield Problem(
-            "version", f"one folder has libraries of different cuDNN versions: {parts}; reinstall one"
-        )
+        text = f"one folder has libraries of different cuDNN versions: {parts}; reinstall one"
+        yield Problem("version", text)
 
 
 def _header_of(folder: str) -> Header | None:
