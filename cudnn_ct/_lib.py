@@ -302,10 +302,8 @@ class Library:
         since = enums.SINCE.get(f"{enum}.{member}", 0)
         if since <= self.version:
             return None
-        text = f"{prefix}{member} needs cuDNN >= {format_version(since)}"
-        return VersionMismatchError(
-            f"{text}, have {format_version(self.version)}", status=status, function=name
-        )
+        text = f"{prefix}{member} needs cuDNN >= {format_version(since)}, have {format_version(self.version)}"
+        return VersionMismatchError(text, status=status, function=name)
 
     def _failure(self, status: int, name: str) -> CudnnError:
         # The caller raises it without a local reference: the cycle through its traceback would keep arrays
