@@ -299,10 +299,8 @@ def selftest_command(op: tuple[str, ...], as_json: bool) -> None:
     parts of cuDNN that need none, and exits with 3 (with 1 if a check fails).
     """
     here = available()
-    on_gpu = (
-        (case.operation, partial(attempt, case)) for case in cases() if case.operation in (op or OPERATIONS)
-    )
-    chosen = list(on_gpu if here else checks())
+    wanted = [case for case in cases() if case.operation in (op or OPERATIONS)]
+    chosen = [(case.operation, partial(attempt, case)) for case in wanted] if here else [*checks()]
     rows = []
     with progress("selftest", len(chosen)) as tick:
         for name, check in chosen:
