@@ -66,7 +66,7 @@ class Code(NamedTuple):
     severity: Severity
     cause: str
     fix: str
-    commands: tuple[str, ...] = ()
+    commands: Sequence[str] = ()
 
     @property
     def general_fix(self) -> str:
@@ -104,12 +104,8 @@ class Finding:
 @lru_cache(maxsize=None)
 def codes() -> dict[str, Code]:
     """Return all codes, in the order of the table."""
-    return {
-        name: Code(
-            name, Severity[row["severity"].upper()], row["cause"], row["fix"], tuple(row.get("commands", ()))
-        )
-        for name, row in json.loads(_files.resource("cudnn_doctor/findings.json")).items()
-    }
+    rows = json.loads(_files.resource("cudnn_doctor/findings.json"))
+    return {name: Code(name, Severity[row.pop("severity").upper()], **row) for name, row in rows.items()}
 
 
 def finding(

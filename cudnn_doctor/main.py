@@ -109,6 +109,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             table = {key: value for key, value in table.items() if key not in ("gpu", "arch")}
         options = parser.parse_args([*_as_arguments(table, path, parser), *given])
         options.settings = path if table else ""
+    options.gpu = tuple(dict.fromkeys(options.gpu))
     if contradiction := _contradiction(options):
         parser.error(contradiction)
     if options.renamed:
@@ -142,7 +143,7 @@ def _parser() -> _Parser:
     add("--max", type=version, default=(), metavar="VERSION", help="require this version or older")
     add("--cuda-major", type=_number, default=0, metavar="N", help="require a build for this CUDA")
     gpu_help = "require code for GPUs: compute capabilities or names, as in 75,9.0,b200; may be repeated"
-    add("--gpu", type=capabilities, action=_Added, default=(), metavar="LIST", help=gpu_help)
+    add("--gpu", type=capabilities, action="extend", default=[], metavar="LIST", help=gpu_help)
     add("--arch", type=capabilities, action=_Renamed, dest="gpu", help=argparse.SUPPRESS)
     parser.set_defaults(renamed=False)
     add("--require-driver", action="store_true", help="a missing driver is an error")
@@ -250,19 +251,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {message}\n")
 
 
-class _Added(argparse.Action):
-    """An option whose values are added up."""
+class _Renamed(argparse.Action):
+    """The earlier name of ``--gpu``, which is still accepted."""
 
     def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, _name: Any = None) -> None:
-        setattr(namespace, self.dest, tuple(dict.fromkeys((*getattr(namespace, self.dest), *values))))
-
-
-class _Renamed(_Added):
-    """An earlier name of an option, which is still accepted."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, name: Any = None) -> None:
-        super().__call__(parser, namespace, values, name)
-        namespace.renamed = True
+        namespace.gpu, namespace.renamed = [*namespace.gpu, *values], True
 
 
 def version(text: str) -> tuple[int, ...]:
