@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .read import elf as _elf
 from .read import files as _files
+from .read.libraries import read_library
 from .read.versions import version_numbers
 
 # The wheels of cuDNN; pip replaces the first letters of metadata that it is about to delete.
@@ -257,8 +257,8 @@ def of_text(text: str) -> str:
 def _algorithm() -> Callable[..., Any]:
     """Choose OpenSSL's function, which is five times as fast as Python's own, unless it may be broken."""
     folders = filter(os.path.isabs, _files.search_path(os.environ))
-    names = [os.path.join(each, name) for each in folders for name in _files.names_in(each)]
-    if any(map(_is_broken, names)):
+    paths = [os.path.join(each, name) for each in folders for name in _files.names_in(each)]
+    if any(_LIBRARIES.fullmatch(os.path.basename(path)) and read_library(path).error for path in paths):
         for module in ("_sha2", "_sha256"):  # since Python 3.12, and before
             try:
                 return __import__(module).sha256  # type: ignore[no-any-return]
@@ -267,13 +267,3 @@ def _algorithm() -> Callable[..., Any]:
     import hashlib
 
     return hashlib.sha256
-
-
-def _is_broken(path: str) -> bool:
-    if not _LIBRARIES.fullmatch(os.path.basename(path)):
-        return False
-    try:
-        _elf.read(path)
-    except _elf.ElfError:
-        return True
-    return False

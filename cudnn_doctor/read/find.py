@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import elf as _elf
 from . import files as _files
-from .libraries import CUDA, WHEEL_FOLDERS
+from .libraries import CUDA, WHEEL_FOLDERS, read_library
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -295,11 +295,8 @@ def _absolute(folders: Iterable[str]) -> list[str]:
 
 def _foreign(file: str) -> bool:
     """Return whether a library is for another machine, such as the 32-bit library of a driver."""
-    try:
-        _elf.check(file)
-    except _elf.ElfError as error:
-        return error.kind in ("class", "machine")
-    return False
+    problem = read_library(file).problem
+    return problem is not None and problem.kind in ("class", "machine")
 
 
 def _newest_first(files: Iterable[Path]) -> list[Path]:
