@@ -28,7 +28,7 @@ from cudnn_ct.errors import CudnnError, LibraryLoadError, VersionMismatchError, 
 from cudnn_ct.ops._operands import stream_of
 from cudnn_ct.ops.tensor import transform
 from cudnn_ct.plans.base import Candidate
-from cudnn_ct.shapes.checks import as_choice, as_float, as_int
+from cudnn_ct.shapes.checks import FLOATS, as_choice, as_float, as_int
 from cudnn_ct.shapes.conv import PADDINGS
 from cudnn_ct.shapes.norm import check_epsilon
 from cudnn_ct.shapes.specs import INT_MAX
@@ -172,8 +172,6 @@ TheanoReduceOp: TypeAlias = Literal["add", "mul", "minimum", "maximum", "absmax"
 
 Check = Callable[[Any, str], Any]
 """Takes a value and the name of its parameter; returns the value to keep, or raises."""
-
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Checked:

@@ -100,9 +100,9 @@ class _Operation:
         groups = self.num_groups
         if groups != desc.num_groups and 1 not in (groups, desc.num_groups):
             raise ValueError(f"num_groups does not match desc: got {groups}, expected 1 or {desc.num_groups}")
-        groups = desc.num_groups if groups == 1 else groups
+        desc = desc if groups == 1 else replace(desc, num_groups=groups)
         scaled = {"alpha": alpha, "beta": beta, "out": out}
-        return compute(self.direction, first, second, shape, desc, self.algo, groups, **scaled)
+        return compute(self.direction, first, second, shape, desc, self.algo, **scaled)
 
 
 @dataclass(eq=False)
@@ -211,7 +211,6 @@ def compute(
     shape: Sizes | None,
     desc: GpuDnnConvDesc,
     algo: Algo | None,
-    groups: int | None = None,
     **scaled: Any,
 ) -> DeviceArray:
     """Call the function of the package for a direction; ``shape`` is that of the result."""
@@ -228,7 +227,7 @@ def compute(
         "padding": desc.border_mode,
         "stride": desc.subsample,
         "dilation": desc.dilation,
-        "groups": desc.num_groups if groups is None else groups,
+        "groups": desc.num_groups,
         "mode": MODES[desc.conv_mode],
     }
     shape = integers(shape)
