@@ -166,11 +166,9 @@ class _File:
         raise self.view.malformed(f"points to address {address:#x}, which is outside its sections")
 
     def at(self, address: int, size: int) -> bytes:
-        """Read bytes."""
         return self.view.at(self.offset(address), size)
 
     def name(self, address: int) -> str:
-        """Read a name that ends with a null byte."""
         offset = self.offset(address)
         for longest in (_USUAL, _LONGEST):
             data = self.view.at(offset, min(longest, self.view.size - offset))

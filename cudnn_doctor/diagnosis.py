@@ -200,7 +200,8 @@ def _run(
             ]
             details.setdefault("child", load_check.describe(report))
     elif sets:
-        findings.append(finding("not-probed", child, fix={"advice": _ADVICE[foreign]}))
+        advice = "run the doctor inside the image, on its own machine" if foreign else "see the errors above"
+        findings.append(finding("not-probed", child, fix={"advice": advice}))
     usable = sets[0] if not child and not _bad(findings) else None
     why = _why_no_driver(sets, findings, asked, foreign)
     if not why:
@@ -246,8 +247,6 @@ def _bad(findings: list[Finding]) -> bool:
 def _left(end: float) -> float:
     return max(end - time.monotonic(), 0.05)
 
-
-_ADVICE = {True: "run the doctor inside the image, on its own machine", False: "see the errors above"}
 
 # Errors of other libraries: reinstalling cuDNN changes nothing.
 _COMPETING = ("shadowed", "preloaded", "memory-limit", "missing-system-library", "old-system-library")

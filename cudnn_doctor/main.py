@@ -236,7 +236,6 @@ def _as_arguments(table: Mapping[str, Any], path: str, parser: _Parser) -> Itera
 class _Parser(argparse.ArgumentParser):
     @property
     def flags(self) -> list[str]:
-        """All names of options."""
         return [name for action in self._actions for name in action.option_strings]
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:

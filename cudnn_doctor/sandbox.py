@@ -206,8 +206,7 @@ _HANDLE = {
 # Return 0.
 _NOTHING = {62: bytes.fromhex("31c0c39090909090"), 183: struct.pack("<II", 0x52800000, 0xD65F03C0)}
 
-# The functions that cuDNN looks up by name to plan a graph. It compiles kernels and loads them through these.
-# Without one of them it has no engines that are compiled at run time, and returns no error.
+# Without one of these, cuDNN has no engines that are compiled at run time, and returns no error.
 _LOADS = (
     "cuCtxGetCurrent", "cuKernelGetFunction", "cuLibraryGetKernel", "cuLibraryLoadData", "cuLinkCreate",
     "cuModuleGetFunction", "cuModuleLoadData", "cuModuleLoadDataEx",
