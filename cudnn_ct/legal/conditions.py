@@ -12,7 +12,7 @@ from typing import Any
 from .._algorithm_names import RNN_ALGOS
 from .._bindings import enums
 from ..dtypes import GRAPH_DTYPES
-from ..facts import Fact, Target, facts, ignores, row_error, user_facts, warn_if_late
+from ..facts import Fact, Target, facts, ignores, row_error, user_facts
 from ..graph.engines import HEURISTICS, Engine
 from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
 from ..graph.layouts import NATIVE
@@ -137,7 +137,6 @@ _ALGORITHMS = {"convolutions": "product", "products": r"cublaslt \d{1,4}( config
 
 def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
     """Yield the facts of a kind that hold for a subject."""
-    warn_if_late()
     check_user_facts()
     operation, value = subject
     if not (known := facts(kind, operation, target)):

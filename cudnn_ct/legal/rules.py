@@ -8,7 +8,7 @@ from typing import Any
 
 from .._algorithm_names import is_engine
 from ..errors import format_version, warn_caller
-from ..facts import Fact, Target
+from ..facts import Fact, Target, warn_if_late
 from ..graph.engines import Engine
 from ..graph.offline import target_of
 from ..graph.rules import EngineRules, Named, Rejection
@@ -21,6 +21,7 @@ _COARSE = frozenset({"tensor_core", "down_convert_inputs"})
 @lru_cache(maxsize=256)
 def engine_rules(problem: Any, target: Target) -> EngineRules:
     """Return the rules for the engines of a problem."""
+    warn_if_late()
     excluded, coarser_than = _precision(problem)
     rules = rules_of_subjects(subjects_of(problem), target)
     return rules._replace(excluded=excluded, coarser_than=coarser_than)
@@ -75,6 +76,7 @@ def why_not_asked(problem: Any, target: Target) -> str:
 @lru_cache(maxsize=256)
 def _rejected_algorithms(subjects: tuple[Subject, ...], target: Target) -> tuple[tuple[Any, str], ...]:
     """Return legacy algorithms that must not compute a problem, None for all of them, with the reasons."""
+    warn_if_late()
     found: list[tuple[Sequence[str] | None, str]] = []
     for subject in subjects:
         found += [(None, fact.reason) for fact in applying("reject", subject, target)]
