@@ -39,8 +39,10 @@ _OTHERS = ("install", "consumer")
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
-    """Return the rows of a kind, such as ``"install"``."""
-    return [row for row in table() if row["kind"] == kind]
+    """Return the rows of a kind: ``"install"``, ``"consumer"``, or ``"defects"`` with a public source."""
+    if kind != "defects":
+        return [row for row in table() if row["kind"] == kind]
+    return [row for row in table() if row["kind"] not in _OTHERS and "source" in row]
 
 
 def defects(version: str, operation: str = "", arch: str = "") -> list[dict[str, Any]]:
@@ -50,10 +52,8 @@ def defects(version: str, operation: str = "", arch: str = "") -> list[dict[str,
     """
     return [
         row
-        for row in table()
-        if row["kind"] not in _OTHERS
-        and "source" in row
-        and within(version, row["cudnn"])
+        for row in rows("defects")
+        if within(version, row["cudnn"])
         and (not operation or operation in row["operations"])
         and (not arch or within(arch, row.get("arch", {})))
     ]
