@@ -71,5 +71,5 @@ def test_graph_that_ends_the_process_is_explained_by_its_fact(fake: FakeCudnn, c
     fake.engines = True
     g = ct.Graph()
     found = ct.explain(g, g.relu(g.input((2, 8), "float16")))
-    assert [str(reason) for reason in found.reasons] == ["it ends the process"]
+    assert [str(reason) for reason in found.reasons] == ["it ends the process (fact name)"]
     assert not crash
