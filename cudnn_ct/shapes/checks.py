@@ -57,9 +57,9 @@ def as_bool(value: Any, name: str) -> bool:
 
 
 def as_int(value: Any, name: str) -> int:
-    """Return a Python int, a NumPy integer or another index as an int; True and False are none."""
+    """Return a Python int, a NumPy integer or another index as an int."""
     try:
-        return operator.index(None if isinstance(value, bool) else value)
+        return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an int: got {value!r}") from None
 
@@ -187,6 +187,8 @@ def result_slots(out: Any, names: Sequence[str], *, absent: str = "", count: int
     kept = len(names) - (count if absent else 0)
     if out is None:  # most calls
         return (None,) * kept
+    if kept and not isinstance(out, tuple | list):
+        return (out, *[None] * (kept - 1))
     return slots_of(out, {name: absent if place >= kept else "" for place, name in enumerate(names)})
 
 
