@@ -285,6 +285,8 @@ def request(
     dynamic_shapes: Any = None,
 ) -> AlgoRequest:
     """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems."""
+    if isinstance(workspace_limit, bool):  # it reads as a switch, and would be a limit of one byte
+        raise TypeError(f"workspace_limit must be an int: got {workspace_limit}")
     limit = None if workspace_limit is None else as_int(workspace_limit, "workspace_limit")
     if limit is not None and limit < 0:
         raise ValueError(f"workspace_limit must be at least 0 bytes: got {limit}")
