@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from enum import IntEnum
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
-from .._algorithm_names import RNN_ALGOS
-from .._bindings import enums
 from ..dtypes import GRAPH_DTYPES
 from ..facts import Fact, Target, facts, ignores, row_error, user_facts
-from ..graph.engines import HEURISTICS, Engine
 from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
-from ..graph.layouts import NATIVE
 from ..graph.offline import target_of
 from ..shapes.arithmetic import FLOAT8
 from ..shapes.conv import ConvProblem, written_as
 from ..shapes.graph.problem import LOGICAL, PRODUCT_KINDS
 from ..shapes.specs import TensorSpec
-from .sizes import sizes_of, why_not_sizes
+from .rows import FAMILIES, why_unknown
+from .sizes import sizes_of
 from .subjects import Convolution, Norm, Product, Subject, convolutions_of, subjects_of
 
 Condition = Callable[[Any], bool]
-
-_OF_FAMILY = {
-    "convolutions": ("conv", "conv_backward_data", "conv_backward_filter"),
-    "attention": ("attention", "attention_backward"),
-    "norms": (
-        *("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"),
-        *("ada_layer_norm", "ada_layer_norm_backward", "norm_of_parameters_last"),
-        *("instance_norm", "instance_norm_backward", "batch_norm", "batch_norm_backward"),
-    ),
-    "products": ("matmul",),
-    "networks": ("rnn",),
-    "poolings": ("resample",),
-    "graphs": ("graph", "moe_grouped_matmul"),
-    "native graphs": (NATIVE,),
-    "nodes": ("convolution",),
-    "everything": ("all",),
-}
-FAMILIES = {name: family for family, names in _OF_FAMILY.items() for name in names}
-"""The operations that facts can be about, each with the family of its conditions."""
 
 
 @cache
@@ -54,82 +30,6 @@ def conditions_of(family: str) -> Mapping[str, Condition]:
 
         return CONDITIONS
     return _TABLES[family]
-
-
-def why_unknown(row: Mapping[str, Any]) -> str:
-    """Return what in a row its operations do not know or read; empty for nothing."""
-    kind, operations, when = row["kind"], row["operations"], row["when"]
-    readers = _READERS.get(kind, _READERS_OF_OTHERS)
-    if not operations or not readers >= set(operations):
-        expected = ", ".join(name for name in FAMILIES if name in readers)
-        strange = [name for name in operations if name not in readers]
-        return f"operations are unknown to the kind {kind}: got {strange}, expected some of {expected}"
-    for operation in operations:
-        known = conditions_of(FAMILIES[operation])
-        if unknown := [name for name in when if name not in known]:
-            from difflib import get_close_matches  # only for an error
-
-            close = ", ".join(map(repr, get_close_matches(unknown[0], known, 5, 0))) or "[]"
-            expected = f"expected one of {operation}, such as {close}"
-            return f"when has an unknown condition: got {unknown[0]!r}, {expected}"
-    if not set(HEURISTICS) > set(modes := row.get("modes", ())):
-        return f"modes are wrong: got {modes}, expected some but not all of {', '.join(HEURISTICS)}"
-    families = {FAMILIES[operation] for operation in operations}
-    if row.get("sizes") and families != {"convolutions"}:
-        return f"sizes are conditions of convolutions only: got operations {operations}"
-    if families == {"native graphs"} and len(when) != 1:
-        return f"when is wrong for {NATIVE}: got {when}, expected one condition"
-    return (
-        why_not_sizes(row.get("sizes", {}))
-        or _why_not_order(kind, families, row.get("order", []))
-        or _why_not_names(row, families)
-    )
-
-
-def _why_not_names(row: Mapping[str, Any], families: Set[str]) -> str:
-    """Return which algorithm or note of a row no engine has, or that the row lacks algorithms of networks."""
-    if row["kind"] == "engine" and "networks" in families and "algorithms" not in row:
-        return "the fact lacks algorithms, which the operation rnn needs: networks have no engines"
-    notes = {*_names(enums.BackendNumericalNote), *_names(enums.BackendBehaviorNote)}
-    legacy = (enums.ConvolutionFwdAlgo, enums.ConvolutionBwdDataAlgo, enums.ConvolutionBwdFilterAlgo)
-    algorithms = {*notes, *RNN_ALGOS, *(name for one in legacy for name in _names(one))}
-    for field, known in (("algorithms", algorithms), ("with_notes", notes), ("without_notes", notes)):
-        if unknown := [name for name in row.get(field, ()) if name not in known]:
-            expected = ", ".join(sorted(known))
-            return f"{field} has an unknown name: got {unknown[0]!r}, expected some of {expected}"
-    return ""
-
-
-def _names(names: type[IntEnum]) -> Iterator[str]:
-    return (one.name.lower() for one in names if one.name not in ("COUNT", "TYPE_COUNT"))
-
-
-def _why_not_order(kind: str, families: Set[str], order: Sequence[str]) -> str:
-    """Return which name is not that of an engine or algorithm that a kind can order; empty if none is."""
-    if kind == "first" and "convolutions" in families and len(order) > 1:
-        return f"order is too long for convolutions: got {order}, expected one name"
-    others = [_ALGORITHMS[family] for family in families] if kind == "first" else []
-    for name in order:
-        if not others or not all(re.fullmatch(other, name, re.ASCII) for other in others):
-            try:
-                knobs = Engine.parse(name).knobs
-            except ValueError as error:
-                return f"order has an unknown name: {error}{''.join(f', or {one[:10]}' for one in others)}"
-            if kind == "last" and knobs:
-                return f"order has knobs, which the kind last does not read: got {name!r}, expected no knobs"
-    return ""
-
-
-# The operations that read rows of a kind.
-_RANKED = {*_OF_FAMILY["convolutions"], "matmul"}
-_READERS: dict[str, Set[str]] = {
-    **{"first": _RANKED, "also": {*_RANKED, *_OF_FAMILY["norms"][:7]}, "first_choice": {"attention"}},
-    **{"modes": {"convolution"}, "stored": {"all"}, "inform": FAMILIES.keys()},
-    **{"engine": FAMILIES.keys() - {"convolution", NATIVE}, "reject": FAMILIES.keys() - {"convolution"}},
-}
-_READERS_OF_OTHERS = FAMILIES.keys() - {"convolution", NATIVE, "rnn"}
-# Algorithms beside engines that the kind ``first`` ranks.
-_ALGORITHMS = {"convolutions": "product", "products": r"cublaslt \d{1,4}( config [\d.]+:[0-9a-f.]+)?"}
 
 
 # --- facts that hold -------------------------------------------------------------------------------------
@@ -163,7 +63,7 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
 def check_user_facts() -> None:
     """Raise FactsError if a row of a user has an unknown operation or condition."""
     for row in user_facts():
-        if wrong := why_unknown(row):
+        if wrong := why_unknown(row, conditions_of):
             raise row_error(row, row["line"], wrong)
 
 

@@ -12,7 +12,8 @@ from ..facts import Fact, Target, warn_if_late
 from ..graph.engines import Engine
 from ..graph.offline import target_of
 from ..graph.rules import EngineRules, Named, Rejection
-from .conditions import FAMILIES, applying, check_user_facts, is_exact, rounds_to
+from .conditions import applying, check_user_facts, is_exact, rounds_to
+from .rows import FAMILIES
 from .subjects import Subject, subjects_of
 
 _COARSE = frozenset({"tensor_core", "down_convert_inputs"})

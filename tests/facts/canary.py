@@ -37,7 +37,8 @@ from cudnn_ct.graph.layouts import NATIVE
 from cudnn_ct.graph.offline import target_of
 from cudnn_ct.graph.rules import Rejection
 from cudnn_ct.legal import rules
-from cudnn_ct.legal.conditions import FAMILIES, applying, rounds_to
+from cudnn_ct.legal.conditions import applying, rounds_to
+from cudnn_ct.legal.rows import FAMILIES
 from cudnn_ct.legal.subjects import OPERATIONS
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.conv import ConvProblem

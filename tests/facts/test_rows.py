@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cudnn_ct.facts import KINDS, Target, facts, why_not_a_fact
-from cudnn_ct.legal.conditions import FAMILIES, applying, conditions_of, why_unknown
+from cudnn_ct.legal.conditions import applying, conditions_of
+from cudnn_ct.legal.rows import FAMILIES, why_unknown
 from cudnn_doctor.read.versions import table, version_numbers
 
 from .pool import pool
@@ -55,7 +56,7 @@ def applies(row: dict[str, Any], operation: str, subject: Any, target: Target) -
 @pytest.mark.parametrize("row", FACTS, ids=lambda row: row["name"])
 def test_row_is_a_fact(row: dict[str, Any]) -> None:
     assert why_not_a_fact(row) == ""
-    assert why_unknown(row) == ""
+    assert why_unknown(row, conditions_of) == ""
 
 
 @pytest.mark.parametrize("row", [row for row in FACTS if "found" in row], ids=lambda row: row["name"])
