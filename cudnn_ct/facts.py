@@ -144,7 +144,7 @@ def digest() -> str:
 
 def summary() -> str:
     """Return the number of facts and their hash, and the file of a user, in one line."""
-    own = f", {len(user_facts())} of {config.facts}" if config.facts else ""
+    own = f", {len(user_facts())} of {_read[0]}" if user_facts() or _read[0] else ""
     return f"{len(_rows())}{own}, hash {digest()}"
 
 
@@ -157,14 +157,14 @@ def forget() -> None:
 
 def warn_if_late() -> None:
     """Warn if another file was named after the facts were read."""
-    if _read and config.facts != _read[-1]:
+    if _read and (given := os.fspath(config.facts or "")) not in _read:
         warn_caller(f"ct.config.facts was set too late: {_read[0] or 'no file'} was read for this process")
-        _read[1:] = [config.facts]
+        _read[1:] = [given]
 
 
 # --- the rows of a user ------------------------------------------------------------------------------------
 
-_read: list[str | None] = []  # the file that was read, and a later value of the setting
+_read: list[str] = []  # the file that was read, empty for none, and a later value of the setting
 
 
 @lru_cache(maxsize=1)
@@ -174,8 +174,8 @@ def user_facts() -> tuple[Mapping[str, Any], ...]:
     Raises OSError if it cannot be read, and FactsError with the line of a row that is not a fact, or if it is
     not JSON or writable by everybody. `legal` checks operations and conditions.
     """
-    _read[:] = [path := config.facts]
-    if not path:
+    if not (path := os.fspath(config.facts or "")):
+        _read[:] = [path]
         return ()
 
     def check(status: os.stat_result) -> None:
@@ -187,9 +187,11 @@ def user_facts() -> tuple[Mapping[str, Any], ...]:
     except OSError as error:
         raise type(error)(f"CUDNN_CT_FACTS: {path} cannot be read: {error.strerror}") from None
     try:
-        return tuple(_rows_in(text))
+        rows = tuple(_rows_in(text))
     except RecursionError:  # while it is decoded, or while a value is printed
         raise FactsError(f"{path} is nested too deeply: expected rows as in docs/facts.md") from None
+    _read[:] = [path]
+    return rows
 
 
 def _rows_in(text: str) -> Iterator[dict[str, Any]]:

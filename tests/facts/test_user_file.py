@@ -43,6 +43,7 @@ NONE = object()  # the value of a field that a row lacks
 REJECT = {"kind": "reject", "engines": NONE}
 MODES = REJECT | {"kind": "modes", "operations": ["convolution"], "when": []}
 FIRST = REJECT | {"kind": "first", "order": ["engine 4"]}
+OF_RNN = {"operations": ["rnn"], "when": [], "engines": NONE, "algorithms": ["standard"]}
 STORED = REJECT | {"kind": "stored", "operations": ["all"], "when": [], "kernels": "sm90"}
 CONV = conv_problem("forward", *(TensorSpec.packed((2, 4, 8, 8)), TensorSpec.packed((4, 4, 3, 3))))
 
@@ -165,13 +166,27 @@ def test_recorded_graphs_carry_the_rules(plant: Callable[..., None], tmp_path: P
         ({"sizes": {"min_precision": 3}}, "sizes are wrong: got 'min_precision'"),
         ({"sizes": {"precision": "half"}}, "got 'precision': 'half', expected one like"),
         # Names of algorithms and notes.
-        ({"algorithms": ["gem"]}, "algorithms has an unknown name: got 'gem', expected some of algo_0, "),
+        ({"algorithms": ["gem"]}, "algorithms has a name that conv does not know: got 'gem', expected"),
         (
             {"with_notes": ["tensor_cores"]},
-            "with_notes has an unknown name: got 'tensor_cores'",
+            "with_notes has a name that conv does not know: got 'tensor_cores'",
         ),
-        ({"without_notes": ["gemm"]}, "without_notes has an unknown name: got 'gemm', expected some of "),
-        ({"operations": ["rnn"], "when": []}, "the fact lacks algorithms, which the operation rnn needs"),
+        ({"without_notes": ["gemm"]}, "without_notes has a name that conv does not know: got 'gemm'"),
+        ({"algorithms": ["standard"]}, "algorithms has a name that conv does not know: got 'standard'"),
+        ({"algorithms": ["algo_3"]}, "algorithms has a name that conv does not know: got 'algo_3'"),
+        *(
+            (
+                {"operations": [name], "when": [], "algorithms": ["gemm"]},
+                f"that {name} does not know: got 'gemm'",
+            )
+            for name in ("matmul", "resample")
+        ),
+        (
+            OF_RNN | {"algorithms": ["gemm"]},
+            "algorithms has a name that rnn does not know: got 'gemm', expec",
+        ),
+        (OF_RNN | {"engines": [4]}, "networks have no engines: got engines, expected algorithms alone"),
+        (OF_RNN | {"algorithms": NONE}, "the fact lacks algorithms, which the operation rnn needs"),
         # The fields and the operations of kinds.
         (REJECT | {"engines": [4]}, "engines is not a field of the kind reject: got [4], expected the kind"),
         ({"kernels": "sm90"}, "got 'sm90', expected the kind stored"),
@@ -262,6 +277,22 @@ def test_another_file_after_the_facts_were_read_warns_once(
         rules = engine_rules(CONV, Target(92800))
     assert rules.why_wrong(Engine(4), ()), "the facts that were read hold"
     engine_rules(CONV, Target(92799))  # a second warning would be an error
+    assert facts.summary().endswith(f", 1 of {read}, hash {facts.digest()}")
+    monkeypatch.setattr(ct.config, "facts", read)  # a path in place of a text, and right again
+    engine_rules(CONV, Target(92798))
+
+
+def test_a_file_that_could_not_be_read_may_be_replaced(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("{")
+    with pytest.raises(FactsError):
+        engine_rules(CONV, Target(92801))
+    monkeypatch.setattr(ct.config, "facts", "/does/not/exist.json")
+    with pytest.raises(FileNotFoundError):
+        engine_rules(CONV, Target(92801))
+    write(json.dumps({"facts": [ROW]}))
+    assert engine_rules(CONV, Target(92801)).why_wrong(Engine(4), ())
 
 
 def test_every_order_and_range_of_the_package_may_be_a_users(write: Callable[[str], Path]) -> None:

@@ -59,7 +59,9 @@ def test_engine_with_a_defect_is_rejected(monkeypatch: pytest.MonkeyPatch, fake:
 def test_attention_with_a_wrong_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     q = ct.zeros((1, 2, 1, 64), "float16")
     monkeypatch.setattr(stream, "compute_capability", lambda _: (10, 0))
-    with pytest.raises(ct.NotSupportedError, match=r"of one query .* without cuDNN \(fact [\w.-]+, https://.*/193893\)"):
+    with pytest.raises(
+        ct.NotSupportedError, match=r"of one query .* without cuDNN \(fact [\w.-]+, https://.*/193893\)"
+    ):
         ct.attention(q, q, q)
     monkeypatch.setattr(stream, "compute_capability", lambda _: (9, 0))
     assert ct.attention(q, q, q).y.shape == q.shape
