@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Cubed returns rows 0, 1, 2 and 3 for the index [3, 2, 1, 0], and for [0, 0, 0, 0]: an index as long as the axis is ignored.
+# Cubed returns the rows 0, 1, 2 and 3 for the index [3, 2, 1, 0]: an index as long as the axis is ignored.
 #
-# Expected: the rows that the index names, as NumPy has them, and as Cubed has them for each index that is shorter or
-# longer than the axis. Seen with cubed 0.27.0, Zarr 3.1.6 and NumPy 2.4.6 on Linux, for brackets and for take, for each
-# size of chunks: the test whether an index selects a whole axis looks at its length alone. A permutation, as of a
-# shuffle or of a sort, and a bootstrap sample have this length. The shape is right. No warning is given.
+# Expected: the rows that the index names, as NumPy has them, and as Cubed has them for each index that is
+# shorter or longer than the axis. Seen with cubed 0.27.0, Zarr 3.1.6 and NumPy 2.4.6 on Linux, for brackets
+# and for take, for each size of chunks: an index that leaves the shape as it is counts as one that does
+# nothing. A permutation, as of a shuffle or of a sort, and a bootstrap sample have this length. The shape is
+# right. No warning is given.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# numpy-groupies' nansum of the bytes 200 and 100 is 44, where its sum is 300; of True and True nansum is True, and sum is 2.
+# numpy-groupies' nansum of the bytes 200 and 100 is 44, and its sum is 300.
 #
-# Expected: equal sums for numbers without NaN, as of NumPy's sum and nansum, and as of the library's engine in Python
-# alone, which has 300 and 2 for both. Seen with numpy-groupies 0.16.0 and NumPy 2.4.6 on Linux for the default engine: sum
-# widens the type, nansum keeps it. The README calls the engines alike in what they return. Flags are counted
-# by their sum, and labels in images have bytes. No warning is given.
+# Expected: equal sums for numbers without NaN, as of NumPy's sum and nansum, and as of the library's engine
+# in Python alone, which has 300 and 2 for both. Seen with numpy-groupies 0.16.0 and NumPy 2.4.6 on Linux for
+# the default engine: sum widens the type, nansum keeps it, so that nansum of True and True is True. The
+# README says that integer sums accumulate in a type wide enough not to wrap around, and that all engines give
+# the same results. Flags are counted by their sum, and labels in images have bytes. No warning is given.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -35,7 +36,8 @@ for dtype, numbers, nansum in (
     for engine, function in (("NumPy", numpy_groupies.aggregate_np), ("Python", numpy_groupies.aggregate_py)):
         for name in ("sum", "nansum"):
             seen[engine, name] = np.asarray(function(labels, values, name)).tolist()
-    print(f"{dtype} {numbers}: " + ", ".join(f"{name} by {engine} {sums}" for (engine, name), sums in seen.items()))
+    shown = [f"{name} by {engine} {sums}" for (engine, name), sums in seen.items()]
+    print(f"{dtype} {numbers}: " + ", ".join(shown))
     changed |= seen["NumPy", "sum"] != right or seen["NumPy", "nansum"] != nansum
     changed |= seen["Python", "sum"] != right or seen["Python", "nansum"] != right
     for name in ("sum", "nansum"):

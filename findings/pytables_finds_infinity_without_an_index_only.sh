@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# PyTables' query "x > 1e39" of float32 numbers finds infinity without an index of the column, and nothing with one.
+# PyTables' query "x > 1e39" of float32 finds infinity without an index of the column, and nothing with one.
 #
-# Expected: the same rows, because an index is there to make queries faster. Seen with PyTables 3.11.1, numexpr 2.14.2
-# and NumPy 2.4.6 on Linux: with an index the limit is turned into float32, where 1e39 is infinity, and without one
-# numexpr compares in double precision. "x < -1e39" loses minus infinity in the same way. float64 columns are right. The only
-# sign is NumPy's warning "overflow encountered in cast".
+# Expected: the same rows, because an index is there to make queries faster. Seen with PyTables 3.11.1,
+# numexpr 2.14.2 and NumPy 2.4.6 on Linux: with an index the limit is turned into float32, where 1e39 is
+# infinity, and without one numexpr compares in double precision. "x < -1e39" loses minus infinity in the same
+# way. float64 columns are right. The only sign is NumPy's warning "overflow encountered in cast".
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -41,7 +41,7 @@ for dtype in ("float32", "float64"):
         x = numbers.astype(dtype).astype("float64")
         right = x[eval(condition)].tolist()
         plain, indexed = found[condition, False], found[condition, True]
-        print(f"{dtype}, {condition}: {plain} without an index, {indexed} with one, {right} in double precision")
+        print(f"{dtype}, {condition}: {plain} without an index, {indexed} with one, {right} by NumPy")
         changed |= plain != right
         lost = dtype == "float32" and condition in ("x > 1e39", "x >= 1e39", "x < -1e39")
         expected = [] if lost else right
