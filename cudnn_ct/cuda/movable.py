@@ -132,6 +132,9 @@ def capture(
     return _movable(graph, launcher(graph), templates[0], moving, grain, pointers)
 
 
+# --- nodes -------------------------------------------------------------------------------------------------
+
+
 class _KernelParams(ctypes.Structure):
     """``CUDA_KERNEL_NODE_PARAMS_v2``."""
 

@@ -116,6 +116,7 @@ class Recording:
 
 
 def current() -> Recording | None:
+    """Return the recording of this thread, or None."""
     return _thread.recording
 
 

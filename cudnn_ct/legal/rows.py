@@ -1,4 +1,4 @@
-"""What rows of facts may say about operations: their families, and the fields and names that these read."""
+"""The families of operations, and the fields and names that rows of facts about them may have."""
 
 from __future__ import annotations
 

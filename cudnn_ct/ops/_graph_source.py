@@ -297,6 +297,7 @@ class ReducedSource(CandidateSource):
         self.comparable = inner.comparable if comparable is None else comparable
 
     def graph_of(self, problem: Any) -> Graph | None:
+        """Return the graph of the core; None if its engines have none."""
         return self.inner.graph_of(self.core_of(problem))
 
     def on_shapes(self, problem: Any, named: str) -> list[Candidate]:

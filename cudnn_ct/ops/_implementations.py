@@ -39,6 +39,7 @@ class Implementation(NamedTuple):
 
 
 def of_problem(make: Callable[[Any], Plan | None], *, aligned: bool = False) -> Implementation:
+    """Return the implementation whose plan needs nothing but the problem."""
     return Implementation(lambda problem, _: make(problem), aligned)
 
 

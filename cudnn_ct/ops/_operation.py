@@ -220,6 +220,7 @@ class Operation(NamedTuple):
         return tuple(map(representable, read))
 
     def problem_of(self, signature: CallSignature, inputs: tuple[TensorSpec, ...]) -> Any:
+        """Make the problem of a call whose operands are ``inputs``."""
         specs = dict(zip(signature.names, inputs, strict=True))
         if self.select is None:
             return self.problem(specs, signature.outs, *signature.params)

@@ -201,6 +201,7 @@ class _Run(NamedTuple):
             used.update(kept)
 
     def capture(self, work: _Work) -> _Captured:
+        """Capture the call on its pointers."""
         stream = self.ctx.stream
         graph = replays.capture(self.ctx.device, lambda captured: work(captured, self.pointers))
         return graph, replays.launcher(graph, stream)

@@ -32,6 +32,7 @@ class PerContext(Generic[T]):
         weakref.finalize(self, _drop, self.token, self._contexts).atexit = False
 
     def get(self, context: Context) -> T | None:
+        """Return the value of a context, None if it has none."""
         value: T | None = context.plans.get(self.token)
         return value
 

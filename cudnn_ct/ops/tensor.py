@@ -234,6 +234,7 @@ def transform(
 
 
 def convert_by_graph(problem: LayerProblem[None], context: Context) -> Program | None:
+    """Return the plan of a conversion between two dtypes."""
     x, y = tensors_of(problem).values()
     return None if x.dtype == y.dtype else cast_by_graph(x, y, context)
 

@@ -302,6 +302,9 @@ def _round_to_odd(value: float) -> Any:
     return single
 
 
+# --- plans of one call -------------------------------------------------------------------------------------
+
+
 class CallPlan:
     """The call ``f(handle, *head, alpha, (descriptor, pointer) of each input, beta, those of the result)``.
 

@@ -85,6 +85,7 @@ def on_copies(
 
 
 def _misaligned(watched: Sequence[int], pointers: Sequence[int], *_: Any) -> tuple[int, ...]:
+    """Return the places among ``watched`` whose pointers are misaligned."""
     found: tuple[int, ...] = ()
     for place in watched:
         if pointers[place] % ALIGNMENT:

@@ -125,6 +125,7 @@ def given_out(out: object) -> Array:
 
 
 def writable(array: Array, name: str) -> Array:
+    """Return an array; raise if it is read-only."""
     if not array.flags.writeable:
         raise ValueError(f"{name} is read-only")
     return array

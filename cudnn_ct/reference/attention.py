@@ -86,6 +86,9 @@ def clear_padding(p: Arguments) -> Array:
     return p.deliver(np.where(inside[:, None, :, None], rows, 0.0), dtype)
 
 
+# --- sequences of a batch ----------------------------------------------------------------------------------
+
+
 class _Sequence(NamedTuple):
     """One sequence: its place in the batch, its first tokens if it is packed, and its lengths."""
 
@@ -216,6 +219,9 @@ class _Batch:
         if not self.rate or self.kept is None:
             return weights
         return weights * self.kept[part.place, :, : part.queries, : part.keys] / (1 - self.rate)
+
+
+# --- weights -----------------------------------------------------------------------------------------------
 
 
 def _weights(

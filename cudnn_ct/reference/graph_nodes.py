@@ -243,6 +243,7 @@ def _sdpa_backward(given: Operands, p: dict[str, Any]) -> Results:
 
 
 def _qkv(given: Operands) -> tuple[Float64, Float64, Float64]:
+    """Return queries, keys and values, whose pages are collected."""
     k, v = (
         _collected(given[name], given[table]) if (table := f"page_table_{name}") in given else given[name]
         for name in "kv"
@@ -318,6 +319,9 @@ _KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
     "rope": _rope,
     "rope_backward": partial(_rope, sign=-1),
 }
+
+
+# --- graphs -------------------------------------------------------------------------------------------------
 
 
 # Infinities and NaN are valid data, and cuDNN gives no warnings either.

@@ -101,6 +101,9 @@ CELLS = {
 }
 
 
+# --- layers ------------------------------------------------------------------------------------------------
+
+
 class Layer(NamedTuple):
     """The parameters of a pseudo layer, or their gradients."""
 
@@ -195,6 +198,9 @@ def layer_backward(
         else:
             dx[t, now] = da.sum(1)
     return dx, dh, dc
+
+
+# --- networks ----------------------------------------------------------------------------------------------
 
 
 Weights = Mapping[str, Array] | Sequence[Array]

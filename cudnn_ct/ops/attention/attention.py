@@ -237,6 +237,9 @@ def attention_backward(
     return AttentionGradients(*results, *([] if with_bias else [None]))
 
 
+# --- operations --------------------------------------------------------------------------------------------
+
+
 def _forward(specs: Specs, outs: Outs, *params: Any, aligned: bool, **_: Any) -> AttentionProblem:
     return rules.attention_problem(specs, tuple(outs), *params[:6], aligned=aligned)
 

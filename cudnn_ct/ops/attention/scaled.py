@@ -34,6 +34,8 @@ from .core import long_strides
 from .graph import MASKED, SCALAR, NodeBuilder, transposed
 from .source import FILLED
 
+# --- graph -------------------------------------------------------------------------------------------------
+
 
 class _Builder(NodeBuilder):
     """The graph of a problem that has all scales and amax; it has the operands of the problem.
@@ -74,6 +76,8 @@ class _Builder(NodeBuilder):
         self._pointwise("mul", result, given["scale_o"], y=given["y"])
         self._reduce("amax", result, given["amax"])
         return Graph(tuple(self.nodes), tuple(given.values()))
+
+    # --- tensors ---------------------------------------------------------------------------------------
 
     def _operand(self, name: str) -> Tensor:
         spec: TensorSpec = getattr(self._problem, name)
@@ -165,6 +169,9 @@ def _moves(problem: ScaledAttentionProblem) -> list[tuple[TensorSpec, TensorSpec
     return moves
 
 
+# --- plans -------------------------------------------------------------------------------------------------
+
+
 def _defaults_of(context: Context) -> DeviceNumbers:
     """Return the array of the defaults, each of which is aligned; the context has one."""
     found: DeviceNumbers | None = context.plans.get(_KEY)
@@ -219,6 +226,9 @@ def fills_of(problem: ScaledAttentionProblem) -> Program:
         if name in values and spec.size
     ]
     return Program(Steps((), steps), about=FILLED)
+
+
+# --- the operation -----------------------------------------------------------------------------------------
 
 
 @documented(matmul)

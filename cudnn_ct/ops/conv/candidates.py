@@ -75,6 +75,8 @@ def why_not_named(name: str, problem: ConvProblem) -> str:
     return ""
 
 
+# --- candidates --------------------------------------------------------------------------------------------
+
 _Finder = Callable[[Any, Context], list[Candidate]]  # of engines for a problem
 ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are not timed
 
@@ -205,6 +207,9 @@ def _products() -> Any:
     from . import as_product  # with the products, which the heuristic choice does not need
 
     return as_product
+
+
+# --- sources of candidates ---------------------------------------------------------------------------------
 
 
 def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tuple[Heuristic, bool]]:
@@ -366,6 +371,7 @@ def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context
 
 
 def _with_room(row: Candidate, problem: Any) -> Candidate:
+    """Add the workspace of the padded copy."""
     even = with_even_padding(problem)
     return row if even is problem else row._replace(workspace=row.workspace + room_of([even.core.x]))
 

@@ -249,6 +249,9 @@ def packed_operands(problem: Any) -> Any:
     return packed_of(problem, "nhwc")
 
 
+# --- engines -----------------------------------------------------------------------------------------------
+
+
 def candidates(
     problem: ConvProblem | FusedConv,
     context: Context | Planner,

@@ -234,6 +234,7 @@ def _impossible(algorithm: str | None, reason: str) -> Candidate:
 
 
 def _native(problem: ConvProblem | FusedConv, math: str | None = None) -> ConvDescriptors:
+    """Return the descriptors of a problem; the fused call has one descriptor for residual and result."""
     z, y = problem.z if isinstance(problem, FusedConv) else None, problem.result
     if z and not equivalent_strides(z.shape, z.strides, y.strides):
         raise NotSupportedError(f"z differs in layout from the result: got {z}, expected the layout of {y}")

@@ -118,6 +118,7 @@ def conv_scale_bias_activation(
 
 @defines
 def scaled_conv_graph(problem: ScaledConv) -> Graph:
+    """Return the graph of a problem whose operands are contiguous with channels last."""
     g = Definition(as_images(problem))
     y = g.conv(g.given["x"], g.given["w"], **geometry_of(problem.core))
     y = y * g.given["scale"] + g.given["bias"]
@@ -141,6 +142,7 @@ def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> ScaledCon
 
 
 def select(problem: Any, params: tuple[Any, ...], source: CandidateSource = SOURCE) -> Select:
+    """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
     empty = None if problem.y.size else zero_results(problem.results)
     selected = select_engine(problem, params, source, empty)
     if problem.y.size and not (problem.x.size and problem.w.size):
@@ -156,6 +158,7 @@ SCALED = Operation("a convolution with scale and bias", _problem, select=select)
 
 @defines
 def float8_conv_graph(problem: Float8Conv) -> Graph:
+    """Return the graph of a problem whose operands are contiguous with channels last."""
     g = Definition(as_images(problem))
     y = g.conv(g.given["x"], g.given["w"], **geometry_of(problem.core))
     return graph_with_epilogue(g, problem, y)

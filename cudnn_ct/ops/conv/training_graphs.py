@@ -21,6 +21,7 @@ from .graph import as_images, geometry_of, operands_of, packed_operands
 
 @defines
 def statistics_graph(problem: StatisticsProblem) -> Graph:
+    """Return the graph of a convolution with statistics; its operands have channels last."""
     g = Definition(as_images(problem))
     data = _scaled_relu(g) if problem.scale else g.given["x"]
     y = g.conv(data, g.given["w"], **geometry_of(problem.core))

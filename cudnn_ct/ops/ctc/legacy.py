@@ -66,6 +66,7 @@ def _with_repairs(
 
 
 def _copied_gradients(problem: CTCProblem, source: int, target: int) -> list[Step]:
+    """Copy the gradients that must not change."""
     if not problem.kept:
         return []
     return [Step(plan_for_sequences(problem.kept, copy_plan, *[problem.gradient] * 2), (source, target))]
@@ -195,6 +196,7 @@ def _unlabelled(
 
 
 def _blank(spec: TensorSpec) -> TensorSpec:
+    """Return the spec of the blank's column."""
     return TensorSpec(spec.shape[:2], spec.strides[:2], spec.dtype)
 
 

@@ -293,6 +293,8 @@ def _expect(found: TensorSpec, name: str, spec: TensorSpec) -> None:
         )
 
 
+# --- candidates --------------------------------------------------------------------------------------------
+
 ENGINES = packed_source(GraphSource(lowered, handled=REWRITES), with_copies)
 
 

@@ -135,6 +135,9 @@ def _with_axes(value: GraphValue, axes: Axes) -> GraphValue:
     return value._replace(spec=TensorSpec(shape, tuple(step for _, step in axes), value.spec.dtype))
 
 
+# --- lowering ----------------------------------------------------------------------------------------------
+
+
 def lowered(problem: GraphProblem, target: Target | None = None) -> Graph:
     """Return the graph of a problem, with the operands in the order of a run's pointers.
 

@@ -166,6 +166,9 @@ class _Product:
         return int(checked.workspace)
 
 
+# --- plans -------------------------------------------------------------------------------------------------
+
+
 class CublasLtPlan:
     """One algorithm of cuBLASLt for one product: a run is one call of ``cublasLtMatmul``.
 
@@ -274,6 +277,9 @@ def forget() -> None:
             for pointer in pointers:
                 lt.Destroy(pointer)
     cublaslt_of.cache_clear()
+
+
+# --- candidates --------------------------------------------------------------------------------------------
 
 
 def _library(problem: MatmulProblem, context: Context) -> tuple[CublasLt | None, str]:

@@ -116,6 +116,7 @@ def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> MatmulPro
 
 
 def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
+    """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
     empty = None if problem.y.size and problem.terms else zero_results(results_of(problem))
     source: CandidateSource = PRODUCTS
     if problem.b_scale and not in_words(problem.b):

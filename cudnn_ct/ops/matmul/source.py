@@ -51,8 +51,12 @@ def _converted(problem: MatmulProblem) -> MatmulProblem:
 
 
 def _with_room(row: Candidate, problem: MatmulProblem) -> Candidate:
+    """Add the workspace of the conversion."""
     halves = _converted(problem).b
     return row._replace(workspace=row.workspace + room_of([problem.b, halves, halves]))
+
+
+# --- candidates --------------------------------------------------------------------------------------------
 
 
 def sliced_products(cores: CandidateSource) -> ReducedSource:

@@ -256,6 +256,8 @@ def _collapsed(*specs: TensorSpec) -> list[TensorDescriptor]:
     return [TensorDescriptor.cached(spec) for spec in specs]
 
 
+# --- plans -------------------------------------------------------------------------------------------------
+
 Form = Callable[[Any, BatchNormMode], Specs | None]
 """Function of a problem and a cuDNN mode. It returns descriptor specs by tensor name, or None if the mode
 computes a different result."""
@@ -349,6 +351,8 @@ def _check(fits: bool, reason: str) -> None:
     if not fits:
         raise NotSupportedError(reason)
 
+
+# --- tables ------------------------------------------------------------------------------------------------
 
 _FASTEST = (nd_layout, _PERSISTENT)
 _STEPS = (

@@ -206,6 +206,9 @@ def _difference(problem: RowNorm, context: Context) -> Plan:
     return first_plan(elementwise_graph("sub", x, mean, y), context)
 
 
+# --- operations --------------------------------------------------------------------------------------------
+
+
 def _parameters_last(problem: RowNorm) -> Subject:
     """Return the normalisation in `parameters_last_graph`, whose product with the parameters is a node."""
     ((_, norm),) = subjects_of(problem)

@@ -68,6 +68,9 @@ def channel_sum(problem: ReduceProblem) -> Plan | None:
     return None
 
 
+# --- one call ----------------------------------------------------------------------------------------------
+
+
 def _pooled(shape: tuple[int, ...], dtype: str, layout: Layout, factor: float) -> CallPlan:
     """``cudnnPoolingForward``: the sum of each channel of each image."""
     sides = shape[2:]
@@ -121,6 +124,9 @@ def _columns(images: int, length: int, channels: int, dtype: str, factor: float)
 
 def _two_pass(first: Plan, count: int, second: Plan, dtype: str) -> Program:
     return chained([TensorSpec.packed((count,), dtype)], [Step(first, (0, 2)), Step(second, (2, 1))])
+
+
+# --- array as matrix ---------------------------------------------------------------------------------------
 
 
 def _matrices(problem: ReduceProblem) -> tuple[tuple[bool, ...], list[int]]:
@@ -214,6 +220,8 @@ def _in_two_passes(problem: ReduceProblem, context: Context) -> Plan | None:
         return None
     return chained([parts], [Step(inner, (0, 2)), Step(outer, (2, 1))])
 
+
+# --- the operation -----------------------------------------------------------------------------------------
 
 IMPLEMENTATIONS = (
     of_problem(fast_sum, aligned=True),
