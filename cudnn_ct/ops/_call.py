@@ -29,7 +29,6 @@ R = TypeVar("R", bound=tuple[Any, ...])
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 UNSCALED = (False, False)
 NO_VARIANT: tuple[str, ...] = ()
-_ALL_NEW = {type(None)}  # the types of results that are not given
 
 
 def execute(
@@ -86,7 +85,10 @@ def execute(
             first = operands[0] if operands else outs[0]
     if found is None:
         where = in_use.get() if stream is None else streams.as_stream(stream, first.key.device)
-        ctx = context.of_device(first.key.device if where is None else where.device)
+        device = first.key.device if where is None else where.device
+        ctx = local.contexts.get(device)
+        if ctx is None or ctx.running:
+            ctx = context.of_device(device)
         if where is None:
             where = ctx.default
     else:
@@ -94,10 +96,10 @@ def execute(
         ctx = context.of_device(where.device)
     previous = None if ctx.alone else ctx.enter()
     try:
-        if state is None:
-            calls = ctx.calls
-        else:
-            ctx.set_stream(where)
+        calls = ctx.calls
+        if state is not None:
+            if ctx.stream is not where:
+                ctx.set_stream(where)
             calls = state.calls(ctx)
         # The key of the prepared call, and what its run depends on besides: one loop, because it is hot.
         key: list[Any] = [op.problem, names, scaled, config.snapshot]
@@ -119,9 +121,11 @@ def execute(
                         key.append(None)
                     else:
                         key.append(out.key)
-                        uses = out._uses
-                        pending = uses is not None and uses.events
-                        if pending or out.writer is not where or out.home is not where:
+                        if (
+                            out.writer is not where
+                            or out.home is not where
+                            or (out._uses is not None and out._uses.events)  # another stream may read it
+                        ):
                             elsewhere = True
             except AttributeError:  # an array of another library
                 operands, outs, where = import_arrays(operands, outs, names, op.written, stream)
@@ -175,7 +179,8 @@ def execute_as(
     fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # of a named tuple
     outs = result_slots(out, fields, absent=absent, count=count)
     results = execute(op, tuple(given), tuple(given.values()), params, alpha, beta, outs, stream)
-    return tuple.__new__(kind, (*results, *[None] * (len(fields) - len(outs))))  # without its constructor
+    absent_results = (None,) * (len(fields) - len(results))
+    return tuple.__new__(kind, (*results, *absent_results))  # without its constructor
 
 
 def _prepared(
@@ -241,9 +246,7 @@ def run(
     None for a run that must not be replayed.
     """
     results: Sequence[Any] = given
-    fresh = given[0] is None
     if len(given) > 1:
-        fresh = set(map(type, given)) == _ALL_NEW
         results = DeviceArray.allocate_many(call.result_slots, given, stream, call.label)
         facts = (*facts, *[array.pointer for array in results])
     elif given[0] is None:
@@ -259,7 +262,7 @@ def run(
         facts = (*facts, ctx.lent.handle, ctx.lent.size)
     if ctx.stream is not stream:  # this also rejects a stream that a recorded function must not use
         ctx.set_stream(stream)
-    if elsewhere or not replayed(ctx, call, facts, fresh):
+    if elsewhere or variant is None or not replayed(ctx, call, facts, given):
         arrays: Sequence[DeviceArray] = operands
         if set(map(type, operands)) != {DeviceArray}:
             arrays = [  # those that were only read become arrays of this package
@@ -288,13 +291,14 @@ def _enqueue(
     variant: tuple[Any, ...] | None,
 ) -> None:
     """Order the streams, run or replay the plan, and record the uses."""
-    written = []
+    copies, written = call.copies, []
     for out in given:
         if out is not None:
             written.append(out)  # a comprehension would be a Python call
     if written and facts not in call.runs:
-        copied = call.copies.places if call.copies else ()
-        read = [None if place in copied else array for place, array in enumerate(operands)]
+        read: Sequence[DeviceArray | None] = operands
+        if copies is not None:
+            read = [None if place in copies.places else array for place, array in enumerate(operands)]
         refuse_overlap(read, given, call.spans, in_place=call.in_place)
         call.set_runs(facts, 0)
     # New results belong to the stream, so nothing has to wait for them.
@@ -306,11 +310,13 @@ def _enqueue(
     pointers = facts[1 : 1 + len(operands) + len(given)]
     ctx.running = True
     try:
-        if elsewhere and replayed(ctx, call, facts):
+        if elsewhere and variant is not None and replayed(ctx, call, facts):
             return
         if ctx.stream is not stream:  # a finalizer has made a call since
             ctx.set_stream(stream)
-        given_to_plan, _memory = call.copies.made(ctx, pointers) if call.copies else (pointers, None)
+        given_to_plan: Sequence[int] = pointers
+        if copies is not None:
+            given_to_plan, _memory = copies.made(ctx, pointers)
         if call.fresh:
             call.run_first(ctx, given_to_plan, alpha, beta)
         else:

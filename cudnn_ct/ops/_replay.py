@@ -40,39 +40,37 @@ NEVER = -(2**62)  # a count of runs that does not reach REPEATS
 _Work = Callable[[Stream, tuple[int, ...]], object]
 """Enqueues a call on a stream and pointers."""
 
+_SOME = (True,)  # for results of which one may overlap an operand
+
 _Captured = tuple[Graph, Callable[..., int]]
 """A graph, and the function that launches it; that for any pointers takes these."""
 
 
-def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) -> bool:
+def replayed(ctx: Context, call: PreparedCall, key: Any, given: Sequence[object] = _SOME) -> bool:
     """Launch a graph of a call instead of its plan; return whether that was done.
 
     ``key`` is all that a graph depends on in this call: the stream, the pointers, and what else varies.
-    ``fresh`` is whether all results are new memory, so that they overlap nothing.
+    ``given`` has None for each result in new memory, which overlaps nothing.
     """
-    running, backlog = ctx.running, ctx.replays.backlog
-    ctx.running = True  # a finalizer must not free the workspace of the graph
+    running, ctx.running = ctx.running, True  # a finalizer must not free the workspace of the graph
     try:
-        preferred = moved = False
-        if backlog.left <= 0:
-            if backlog.left <= backlog.until:
-                # Not on the stream of the context: a finalizer may have made it work on another.
-                backlog.ask(Stream(key[0], ctx.device))
-            if backlog.alone:
-                return False
-            preferred = backlog.moves
-        replay = call.replays.get(key)
-        if replay is None or preferred:
-            end = 1 + len(call.spans)
-            if len(key) == end:  # as of most calls: a slice takes as long as all else here
-                other, pointers = call.replays.get((None, key[0])), key[1:]
-            else:
-                other, pointers = call.replays.get((None, key[0], *key[end:])), key[1:end]
-            moved = other is not None and _moved(call, other, key, pointers, fresh, preferred)
-            replay = other if moved else call.replays.get(key)
+        backlog, replay = ctx.replays.backlog, call.replays.get(key)
+        if replay is None or backlog.left <= 0:
+            preferred = False
+            if backlog.left <= 0:
+                if backlog.left <= backlog.until:
+                    # Not on the stream of the context: a finalizer may have made it work on another.
+                    backlog.ask(Stream(key[0], ctx.device))
+                if backlog.alone:
+                    return False
+                preferred = backlog.moves
+            moved = _moved(call, key, given, preferred) if replay is None or preferred else None
+            replay = moved or call.replays.get(key)
             if replay is None:
                 return False
-        if not moved:
+        else:
+            moved = None
+        if moved is None:
             if replay.plan is not call.selected.plan:
                 call.replays.clear()
                 return False
@@ -87,30 +85,37 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, fresh: bool = False) ->
         ctx.running = running
 
 
-def _moved(
-    call: PreparedCall, replay: Replay, key: Any, pointers: tuple[int, ...], fresh: bool, preferred: bool
-) -> bool:
-    """Launch the graph of a call that takes any pointers; unless it is preferred, not if another is due."""
-    runs = call.runs
+def _moved(call: PreparedCall, key: Any, given: Sequence[object], preferred: bool) -> Replay | None:
+    """Launch the graph of a call that takes any pointers, and return it; None if that was not done.
+
+    Unless it is preferred, it is not launched if the graph for these pointers is due.
+    """
+    end, runs = 1 + len(call.spans), call.runs
+    if len(key) == end:  # as of most calls: a slice takes as long as all else here
+        replay, pointers = call.replays.get((None, key[0])), key[1:]
+    else:
+        replay, pointers = call.replays.get((None, key[0], *key[end:])), key[1:end]
+    if replay is None:
+        return None
     count = runs.get(key)
     if count is None:
-        if not fresh and not _are_disjoint(call, pointers):
-            return False
+        if any(one is not None for one in given) and not _are_disjoint(call, pointers):
+            return None
         count = 0
     elif count and count + 1 >= REPEATS:
         if not preferred:
-            return False
+            return None
         count -= 1  # it stays due
     if replay.plan is not call.selected.plan:
         call.replays.clear()
-        return False
+        return None
     if replay.launch(pointers):
-        return False
+        return None
     if len(runs) < MAX_POINTER_SETS:
         runs[key] = count + 1
     else:
         call.set_runs(key, count + 1)
-    return True
+    return replay
 
 
 def _are_disjoint(call: PreparedCall, pointers: Any) -> bool:
@@ -131,6 +136,8 @@ def count_run(
 ) -> None:
     """Count a run that was enqueued, and record it for later ones after `REPEATS` or `MOVES` runs."""
     if key in call.replays or ctx.replays.backlog.alone:  # or the stream is captured, or a launch failed
+        return
+    if not config.replay or config.debug_sync:
         return
     runs, lent = call.runs, ctx.lent
     if lent is None or lent.size > 0:  # none of it: the run finds out how much a plan needs
@@ -168,7 +175,7 @@ class _Run(NamedTuple):
     def record(self, key: Any, count: int, capture: Callable[[_Work], _Captured]) -> int:
         """Add a graph to the replays of the call, unless the stream is captured; return the count of runs."""
         ctx, call, used = self.ctx, self.call, dict[int, object]()
-        if ctx.capturing or not config.replay or config.debug_sync:
+        if ctx.capturing:
             return count
         stream, plan = ctx.stream, call.selected.plan
         if call.selected.needs_timing or any(pointer & UNALIGNED for pointer in self.pointers):

@@ -66,7 +66,7 @@ class OwnedCache:
         self._caches = PerContext[CallCache]()
 
     def of(self, context: Context) -> CallCache:
-        found = self._caches.get(context)
+        found: CallCache | None = context.plans.get(self._caches.token)  # as `get`, whose call takes longer
         return self._caches.put(context, CallCache(self._limit)) if found is None else found
 
     def values(self) -> list[PreparedCall]:

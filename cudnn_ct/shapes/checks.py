@@ -101,6 +101,7 @@ def as_element(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, A
 
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+_SEVERAL = (tuple, list)  # the types of `out` for all results
 
 
 def one_dtype(operation: str, allowed: tuple[str, ...] = FLOATS, /, **dtypes: Any) -> str:
@@ -187,8 +188,11 @@ def result_slots(out: Any, names: Sequence[str], *, absent: str = "", count: int
     kept = len(names) - (count if absent else 0)
     if out is None:  # most calls
         return (None,) * kept
-    if kept and not isinstance(out, tuple | list):
-        return (out, *[None] * (kept - 1))
+    if not isinstance(out, _SEVERAL):
+        if kept:
+            return (out, *(None,) * (kept - 1))
+    elif len(out) == kept:
+        return tuple(out)
     return slots_of(out, {name: absent if place >= kept else "" for place, name in enumerate(names)})
 
 
@@ -200,7 +204,7 @@ def slots_of(out: Any, absent: dict[str, str]) -> tuple[Any, ...]:
     reasons = list(absent.values())
     if out is None:
         return (None,) * reasons.count("")
-    outs = list(out) if isinstance(out, tuple | list) else [out, *[None] * (len(absent) - 1)]
+    outs = list(out) if isinstance(out, _SEVERAL) else [out, *[None] * (len(absent) - 1)]
     count = len(outs)
     while len(outs) < len(absent) and reasons[len(outs)]:
         outs.append(None)

@@ -228,7 +228,9 @@ def batch_norm_backward(
     """
     if more or unknown or dy is UNSET or x is UNSET or scale is UNSET:
         return corrected(batch_norm_backward, locals())
-    given = {"x": x, "dy": dy, "scale": scale} | present(mean=mean, invstd=invstd)
+    given: dict[str, Any] = {"x": x, "dy": dy, "scale": scale}
+    if mean is not None or invstd is not None:
+        given |= present(mean=mean, invstd=invstd)
     params, absent = (mode, epsilon, activation), rules.WITHOUT_DZ
     if activation is not None:
         given, absent = given | present(y=y), ""
