@@ -179,8 +179,7 @@ def execute_as(
     fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # of a named tuple
     outs = result_slots(out, fields, absent=absent, count=count)
     results = execute(op, tuple(given), tuple(given.values()), params, alpha, beta, outs, stream)
-    absent_results = (None,) * (len(fields) - len(results))
-    return tuple.__new__(kind, (*results, *absent_results))  # without its constructor
+    return tuple.__new__(kind, (*results, *[None] * (len(fields) - len(outs))))  # without its constructor
 
 
 def _prepared(

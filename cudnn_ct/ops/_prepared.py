@@ -99,15 +99,10 @@ def run_checked(
     previous = None if ctx.alone else ctx.enter()
     try:
         call = checked(ctx, operands, given, where)
-        facts: list[Any] = [where.handle]
-        elsewhere = False  # whether an array belongs to another stream, or was used on one
-        for array in operands:
-            facts.append(array.pointer)
-            if array.writer is not where or array.home is not where:
-                elsewhere = True
-        for out in given:
-            if out is not None and not out.belongs_to(where):
-                elsewhere = True
+        facts = [where.handle, *[array.pointer for array in operands]]
+        # Whether an array belongs to another stream, or was used on one.
+        elsewhere = any(array.writer is not where or array.home is not where for array in operands)
+        elsewhere = elsewhere or any(out is not None and not out.belongs_to(where) for out in given)
         return run(ctx, call, operands, given, facts, elsewhere, alpha, beta, where)
     finally:
         streams.restore_device(previous)

@@ -54,22 +54,18 @@ def replayed(ctx: Context, call: PreparedCall, key: Any, given: Sequence[object]
     """
     running, ctx.running = ctx.running, True  # a finalizer must not free the workspace of the graph
     try:
-        backlog, replay = ctx.replays.backlog, call.replays.get(key)
+        backlog, replay, moved = ctx.replays.backlog, call.replays.get(key), None
         if replay is None or backlog.left <= 0:
-            preferred = False
-            if backlog.left <= 0:
-                if backlog.left <= backlog.until:
-                    # Not on the stream of the context: a finalizer may have made it work on another.
-                    backlog.ask(Stream(key[0], ctx.device))
-                if backlog.alone:
-                    return False
-                preferred = backlog.moves
-            moved = _moved(call, key, given, preferred) if replay is None or preferred else None
-            replay = moved or call.replays.get(key)
+            if backlog.left <= backlog.until:
+                # Not on the stream of the context: a finalizer may have made it work on another.
+                backlog.ask(Stream(key[0], ctx.device))
+            if backlog.alone:
+                return False
+            if replay is None or backlog.moves:
+                moved = _moved(call, key, given, backlog.moves)
+                replay = moved or call.replays.get(key)
             if replay is None:
                 return False
-        else:
-            moved = None
         if moved is None:
             if replay.plan is not call.selected.plan:
                 call.replays.clear()
@@ -135,9 +131,8 @@ def count_run(
     ctx: Context, call: PreparedCall, key: Any, pointers: tuple[int, ...], factors: tuple[Any, float]
 ) -> None:
     """Count a run that was enqueued, and record it for later ones after `REPEATS` or `MOVES` runs."""
-    if key in call.replays or ctx.replays.backlog.alone:  # or the stream is captured, or a launch failed
-        return
-    if not config.replay or config.debug_sync:
+    # With a graph for this run, the stream is captured, or the launch has failed.
+    if key in call.replays or ctx.replays.backlog.alone or not config.replay or config.debug_sync:
         return
     runs, lent = call.runs, ctx.lent
     if lent is None or lent.size > 0:  # none of it: the run finds out how much a plan needs

@@ -202,8 +202,6 @@ def slots_of(out: Any, absent: dict[str, str]) -> tuple[Any, ...]:
     A result that does not exist is None in a tuple, or left out at its end.
     """
     reasons = list(absent.values())
-    if out is None:
-        return (None,) * reasons.count("")
     outs = list(out) if isinstance(out, _SEVERAL) else [out, *[None] * (len(absent) - 1)]
     count = len(outs)
     while len(outs) < len(absent) and reasons[len(outs)]:

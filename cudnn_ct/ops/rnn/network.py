@@ -37,9 +37,7 @@ class Network:
     """Part of the key of each call of an RNN, by identity. A copy begins without dropout states."""
 
     def __init__(self, specs: Mapping[bool, RNNSpec], algo: str | Candidate | None, seed: int) -> None:
-        self._specs = specs
-        self.algo = algo
-        self.seed = seed
+        self._specs, self.algo, self.seed = specs, algo, seed
         self.has_cells = self.spec.has_cells
         self.has_dropout = self.spec.dropout > 0 and self.spec.num_layers > 1
         self._dropout_states: dict[int, DropoutState] = {}
@@ -95,13 +93,11 @@ class RNNState(CallState):
         memory: DeviceArray | None = None,
     ) -> None:
         super().__init__(cache, () if memory is None else (memory,))
-        self._network = network
-        self._training = training
+        self._network, self._training, self.memory = network, training, memory
         if not training and memory is None:  # else the reserve is new memory, or is used up
             self.variant = NO_VARIANT
         self.algorithm: Any = None
         self.dropout: DropoutState | None = None
-        self.memory = memory
 
     def calls(self, ctx: Context) -> CallCache:
         """Return the cache of the prepared call, and take the dropout state, which no capture can make."""

@@ -219,8 +219,7 @@ class RNNDescriptor(Descriptor[RNNSpec]):
     readable = False
 
     def __init__(self, spec: RNNSpec, *, padded: bool = True, dropout: Any = None) -> None:
-        self.padded = padded
-        self.dropout = dropout
+        self.padded, self.dropout = padded, dropout
         super().__init__(spec)
 
     def _set(self, library: Any) -> None:
