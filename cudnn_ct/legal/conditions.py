@@ -43,7 +43,7 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
         return
     conditions = conditions_of(FAMILIES[operation])
     held: dict[str, bool] = {}  # many rows share a condition
-    sizes: dict[str, Any] | None = None
+    sizes: dict[str, Any] = {}
     for fact in known:
         for name in fact.when:
             if name not in held:
@@ -51,12 +51,20 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
             if not held[name]:
                 break
         else:
-            if "sizes" in fact.row:
-                sizes = sizes_of(value) if sizes is None else sizes
-                if not _fit(sizes, fact.row["sizes"]):
-                    continue
-            if not ignores(fact.name):
-                yield fact
+            wanted = fact.row.get("sizes", {})
+            if wanted and not sizes:
+                sizes = sizes_of(value)
+            for condition, bound in wanted.items():  # here, because a function would be called for each row
+                prefix, _, size = condition.partition("_")
+                if prefix not in ("min", "max"):
+                    fits = sizes[condition] == bound
+                else:
+                    fits = sizes[size] >= bound if prefix == "min" else sizes[size] <= bound
+                if not fits:
+                    break
+            else:
+                if not ignores(fact.name):
+                    yield fact
 
 
 @lru_cache(maxsize=1)
@@ -65,19 +73,6 @@ def check_user_facts() -> None:
     for row in user_facts():
         if wrong := why_unknown(row, conditions_of):
             raise row_error(row, row["line"], wrong)
-
-
-def _fit(sizes: dict[str, Any], conditions: Mapping[str, Any]) -> bool:
-    """Return whether sizes are as wanted: equal, at least ``min_SIZE`` or at most ``max_SIZE``."""
-    for condition, wanted in conditions.items():
-        prefix, _, name = condition.partition("_")
-        if prefix == "min":
-            fits = sizes[name] >= wanted
-        else:
-            fits = sizes[name] <= wanted if prefix == "max" else sizes[condition] == wanted
-        if not fits:
-            return False
-    return True
 
 
 # --- convolutions ------------------------------------------------------------------------------------------
