@@ -26,6 +26,7 @@ def sizes_of(subject: Any) -> dict[str, Any]:
     plain, point = not strided and max(core.dilation) == 1, prod(window) == 1
     return {
         "precision": "tf32" if core.tensor_cores and core.x.dtype == "float32" else core.compute,
+        "tensor_cores": core.tensor_cores,
         "fused": subject.fused,
         "channels_last": bool(core.common_layouts) and written_as(core.x, core) == "nhwc",
         "axes": len(window),
@@ -39,9 +40,11 @@ def sizes_of(subject: Any) -> dict[str, Any]:
         "grouped": not dense and thick > 1,
         "depthwise": not dense and thick == 1,
         "thick": thick,  # channels per group
+        "filters_per_group": filters // core.groups,
         "thinner": thinner,
         "products": channels * filters,
         "taps": channels * filters * prod(window),
+        "multiplications": outputs * filters * thick * prod(window),
         "image": prod(image),  # pixels per image of x
         "result": prod(result),  # pixels per image of y
         "inputs": inputs,

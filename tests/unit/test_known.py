@@ -212,10 +212,29 @@ def ranked_too_high(problem: Any) -> set[int]:
         (problem(*POINTS, stride=2, precision="float32"), False),
         (problem(*POINTS, stride=2, direction="backward_data"), False),
         (problem((8, 64, 56, 56), (128, 64, 3, 3)), False),
+        (problem((8, 64, 8, 8), (16, 64, 1, 1), stride=2), False),
     ],
 )
 def test_ranked_too_high_has_slow_engines_for_points_in_tf32(one: ConvProblem, behind: bool) -> None:
     assert ranked_too_high(one) & SLOW_ON_POINTS == (SLOW_ON_POINTS if behind else set())
+
+
+@pytest.mark.parametrize(
+    ("one", "behind"),
+    [
+        (problem((8, 64, 14, 14), (64, 16, 3, 3), groups=4), False),
+        (problem((64, 64, 56, 56), (64, 16, 3, 3), groups=4), True),
+        (problem((8, 64, 14, 14), (64, 16, 3, 3), groups=4, precision="float32"), True),
+        (problem((8, 64, 14, 14), (64, 64, 3, 3)), True),
+        (problem((8, 64, 14, 14), (64, 16, 3, 3), groups=4, direction="backward_filter"), False),
+        (problem((8, 64, 14, 14), (64, 64, 1, 1), direction="backward_filter"), False),
+        (problem((8, 64, 14, 14), (64, 64, 3, 3), direction="backward_filter"), True),
+    ],
+)
+def test_ranked_too_high_has_engine_0_unless_groups_or_points_are_small(
+    one: ConvProblem, behind: bool
+) -> None:
+    assert (0 in ranked_too_high(one)) == behind
 
 
 @pytest.mark.parametrize(("groups", "stride", "behind"), [(32, 2, True), (32, 1, False), (1, 2, False)])
