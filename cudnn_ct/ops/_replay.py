@@ -40,13 +40,13 @@ NEVER = -(2**62)  # a count of runs that does not reach REPEATS
 _Work = Callable[[Stream, tuple[int, ...]], object]
 """Enqueues a call on a stream and pointers."""
 
-_SOME = (True,)  # for results of which one may overlap an operand
+SOME = (True,)  # for results of which one may overlap an operand
 
 _Captured = tuple[Graph, Callable[..., int]]
 """A graph, and the function that launches it; that for any pointers takes these."""
 
 
-def replayed(ctx: Context, call: PreparedCall, key: Any, given: Sequence[object] = _SOME) -> bool:
+def replayed(ctx: Context, call: PreparedCall, key: Any, given: Sequence[object] = SOME) -> bool:
     """Launch a graph of a call instead of its plan; return whether that was done.
 
     ``key`` is all that a graph depends on in this call: the stream, the pointers, and what else varies.

@@ -13,7 +13,7 @@ from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..ops._call import NO_VARIANT, ONE, ZERO, run
 from ..ops._operation import PreparedCall
-from ..ops._replay import replayed
+from ..ops._replay import SOME, replayed
 from ..ops._state import PerContext
 from ..shapes.specs import UNALIGNED
 
@@ -24,7 +24,7 @@ class _Part(NamedTuple):
     """A prepared call of a function, with its factors: its arrays by their places among the function's.
 
     ``pointers`` selects the pointers of operands and results, and ``more`` follows them in keys of replays.
-    ``fresh`` is whether all results are new memory in each call, and ``in_order`` whether keys have the
+    ``given`` is empty if all results are new memory in each call, and ``in_order`` whether keys have the
     pointers as they are, and no more.
     """
 
@@ -34,7 +34,7 @@ class _Part(NamedTuple):
     factors: tuple[Any, Any]
     pointers: Callable[[Sequence[int]], tuple[int, ...]]
     more: tuple[Any, ...]
-    fresh: bool
+    given: Sequence[object]
     in_order: bool
 
     def run(self, ctx: Context, arrays: Sequence[Any], pointers: Sequence[int], where: Stream) -> None:
@@ -85,7 +85,7 @@ class KnownFunction:
             key = (where.handle, *part.pointers(pointers), *part.more, *lent)
         previous = None if ctx.alone else ctx.enter()
         try:
-            done = replayed(ctx, part.call, key, part.fresh)
+            done = replayed(ctx, part.call, key, part.given)
         finally:
             if previous is not None:
                 streams.restore_device(previous)
@@ -144,6 +144,6 @@ def _part(seen: tuple[Any, ...], places: dict[int, int], new: int) -> _Part | No
     if variant is not NO_VARIANT or call.copies is not None:
         return None
     more = facts[1 + len(found) : 1 + len(found) + 3] if alpha is not ONE or beta is not ZERO else ()
-    fresh = min(found[count:]) >= new
+    given = () if min(found[count:]) >= new else SOME
     in_order = not more and found == tuple(range(len(found)))
-    return _Part(call, found[:count], found[count:], (alpha, beta), itemgetter(*found), more, fresh, in_order)
+    return _Part(call, found[:count], found[count:], (alpha, beta), itemgetter(*found), more, given, in_order)

@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 import cudnn_ct as ct
 import cudnn_ct.torch as ctt
 from cudnn_ct import context
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.torch import guards, kernels, operators, prepared
 from tests.both.replays import configured
 from tests.fake.cudnn import FakeCudnn
@@ -40,6 +41,18 @@ def test_the_second_call_calls_no_function(full: list[str]) -> None:
         x, w = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
         torch.testing.assert_close(ctt.conv(x, w), F.conv2d(x, w), rtol=1e-4, atol=1e-4)
     assert full == ["conv"]
+
+
+def test_a_known_call_on_new_memory_takes_the_graph_for_any(full: list[str]) -> None:
+    for _ in range(3):
+        ctt.softmax(torch.randn(2, 3, 6, 6), 1)
+    call, launched = context.of_device(0).last_call, list[Any]()
+    graph = SimpleNamespace(plan=call.selected.plan, launch=launched.append, recent=None)
+    call.replays[None, streams.default_stream(0).handle] = graph
+    x = torch.randn(2, 3, 6, 6)
+    y = ctt.softmax(x, 1)
+    assert launched == [(x.data_ptr(), y.data_ptr())]
+    call.replays.clear()
 
 
 def same_gradients(y: Any, x: Any, w: Any, needing: list[Any]) -> None:

@@ -276,7 +276,7 @@ def test_replays_have_the_pointers_of_the_tensors(slow: list[int], monkeypatch: 
     call = ctx.last_call
     where = streams.default_stream(0).handle
     assert keys == [
-        (ctx, new, (where, x.data_ptr(), y.pointer), True),
+        (ctx, new, (where, x.data_ptr(), y.pointer), (None,)),
         (ctx, call, (where, x.data_ptr(), out.data_ptr())),
     ]
     ctx.watched = []
