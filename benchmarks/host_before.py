@@ -1,10 +1,12 @@
-"""Compare the host times of two checkouts of this repository on one GPU: `host.py` of each runs in turn.
+"""Compare the host times of two checkouts of this repository on one GPU, round by round.
 
     git worktree add /tmp/before 611d1d7e
     python benchmarks/host_before.py /tmp/before [--rounds N] [--turns N] [--only GROUP ...] [--json OUT]
 
-A time is the least of the medians of the turns, because other work on a host lasts for seconds. PyTorch's
-rows tell how much the host itself changed. The last lines are the rows that took longest next to before.
+A process of each checkout measures the rows of its `host.py`, and the two alternate after each round. A turn
+has new processes. A row of ours is divided by PyTorch's in the same rounds, if it has one, because processes
+on one host differ by more than checkouts; its ratio is the geometric mean over turns. Other ratios are of the
+least medians. The last lines are the rows that took longest next to before.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 from harness.shards import positive
 
@@ -26,8 +29,9 @@ ROOT = Path(__file__).resolve().parents[1]
 GROUPS = ("conv", "conv-rotating", "conv-fresh", "layers", "plan", "rnn", "network", "other")
 LIMIT, SHOWN = 1.03, 20  # of a row, and how many rows are shown
 
-Times = dict[tuple[str, str], list[float]]
-"""The microseconds of each turn, by the section of a row with its contender, and the row."""
+Row = tuple[str, str]
+"""The section of a row with its contender, and the row."""
+Times = dict[Row, list[float]]  # microseconds of each turn
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,33 +45,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = options.parse_args(argv)
     sides: dict[Path, Times] = {given.before.resolve(): defaultdict(list), ROOT: defaultdict(list)}
     for turn in range(given.turns):
-        for root in list(sides)[:: 1 if turn % 2 == 0 else -1]:
-            for row, microseconds in times_of(root, given.rounds, given.only):
-                sides[root][row].append(microseconds)
+        for root, row, microseconds in times_of(list(sides)[:: 1 if turn % 2 == 0 else -1], given):
+            sides[root][row].append(microseconds)
     before, now = sides.values()
     both = {row: (now[row], before[row]) for row in before if row in now}
     if given.json:
         stored = {" | ".join(row): times for row, times in both.items()}
         given.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    report({row: min(ours) / min(theirs) for row, (ours, theirs) in both.items()})
+    report({row: ratio_of(row, both) for row in both})
     return int(not both)
 
 
-def times_of(root: Path, rounds: int, groups: Sequence[str]) -> Iterator[tuple[tuple[str, str], float]]:
-    """Run `host.py` of a checkout, and yield its rows with their times."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "host.json"
-        command = [sys.executable, str(root / "benchmarks" / "host.py"), "--rounds", str(rounds)]
-        paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environ = os.environ | {"PYTHONPATH": paths}
-        subprocess.run([*command, "--only", *groups, "--json", str(path)], cwd=root, env=environ)
-        records = json.loads(path.read_text(encoding="utf-8"))["records"]
-    for one in records:
-        for contender, microseconds in (one.get("times") or {}).items():
-            yield (f"{one['section']}, {contender}", one["id"]), microseconds
+def ratio_of(row: Row, both: Mapping[Row, tuple[list[float], list[float]]]) -> float:
+    """Return the time of a row now divided by the time before."""
+    now, before = both[row]
+    section, _, contender = row[0].partition(", ")
+    peer = both.get((f"{section}, torch", row[1]))
+    if peer is None or contender.startswith("torch"):
+        return min(now) / min(before)
+    turns = zip(now, peer[0], before, peer[1], strict=True)
+    return geometric_mean(ours / theirs / (old / old_theirs) for ours, theirs, old, old_theirs in turns)
 
 
-def report(ratios: Mapping[tuple[str, str], float]) -> None:
+def times_of(roots: Sequence[Path], given: argparse.Namespace) -> Iterator[tuple[Path, Row, float]]:
+    """Measure the rows of the checkouts in alternate rounds, and yield them with their times."""
+    with ExitStack() as stack:
+        workers = {root: stack.enter_context(started(root, given.rounds, given.only)) for root in roots}
+        for worker in workers.values():
+            worker.stdout.readline()  # it has prepared the first row
+        while workers:
+            for root, worker in list(workers.items()):
+                worker.stdin.write("\n")
+                worker.stdin.flush()
+                if not (line := worker.stdout.readline()):  # it has measured all rows, or failed
+                    del workers[root]
+                    continue
+                for record in json.loads(line):
+                    for contender, microseconds in (record.get("times") or {}).items():
+                        yield root, (f"{record['section']}, {contender}", record["id"]), microseconds
+
+
+def started(root: Path, rounds: int, groups: Sequence[str]) -> Any:
+    """Start the process that measures a checkout."""
+    worker = Path(__file__).parent / "host_worker.py"
+    paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, str(worker), str(root), str(rounds), *groups],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def report(ratios: Mapping[Row, float]) -> None:
     """Print the ratios of groups, and of the slowest rows."""
     groups = defaultdict(list)
     for (group, _), ratio in ratios.items():

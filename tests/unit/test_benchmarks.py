@@ -312,23 +312,60 @@ def test_host_command_stores_a_part_only_by_request(
     assert "conv: good: torch 3.0" in capsys.readouterr().out
 
 
-def test_host_times_of_two_checkouts_are_compared_by_their_least(
+# The benchmarks of a checkout whose only row takes a time that its round decides.
+CHECKOUT = {
+    "harness/__init__.py": "",
+    "harness/command.py": """
+def prepare(warm_up):
+    print("a library prints a line")
+def keep(results, measure, row, rounds):
+    results.records.append(measure(row, rounds))
+""",
+    "harness/results.py": """
+class Results:
+    def __init__(self, path):
+        self.records = []
+""",
+    "harness/timing.py": """
+def host_loop(call):
+    return call()
+""",
+    "host_rows.py": """
+import itertools
+from pathlib import Path
+def warm_up(): pass
+def record(row, rounds):
+    log, times = Path(__file__).parents[2] / "log", itertools.count(TIME)
+    def call():
+        with log.open("a") as file:
+            print("TIME", end=" ", file=file)
+        return next(times)
+    found = host_times({"ours": (call,), "torch": (lambda: TIME + 1.0,)}, rounds)
+    return {"section": "conv", "id": row, "times": found}
+""",
+    "host.py": """
+import host_rows
+GROUPS = {"conv": (host_rows.record, lambda: ["a row", "other"])}
+""",
+    "torch.py": "from contextlib import nullcontext as inference_mode\n",
+}
+
+
+def test_host_times_of_two_checkouts_alternate_by_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    times = {tmp_path.name: iter([8.0, 4.0, 6.0]), host_before.ROOT.name: iter([3.0, 9.0, 5.0])}
-    order = []
-
-    def times_of(root: Path, rounds: int, groups: Any) -> Any:
-        order.append(root.name)
-        yield ("conv, ours", "a row"), next(times[root.name])
-        yield ("conv, torch", "a row"), 2.0
-
-    monkeypatch.setattr(host_before, "times_of", times_of)
-    assert host_before.main([str(tmp_path), "--json", str(tmp_path / "both.json")]) == 0
-    assert order == [*(names := list(times)), *names[::-1], *names]
-    assert " 0.750  all 1 rows of ours, 0 above 1.03" in capsys.readouterr().out
+    for name, time in (("now", "3"), ("before", "4")):
+        for file, text in CHECKOUT.items():
+            path = tmp_path / name / "benchmarks" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace("TIME", time), encoding="utf-8")
+    monkeypatch.setattr(host_before, "ROOT", tmp_path / "now")
+    given = ["--rounds", "3", "--turns", "2", "--only", "conv", "--json", str(tmp_path / "both.json")]
+    assert host_before.main([str(tmp_path / "before"), *given]) == 0
+    assert (tmp_path / "log").read_text(encoding="utf-8").split() == ["4", "3"] * 6 + ["3", "4"] * 6
+    assert " 1.000  all 2 rows of ours, 0 above 1.03" in capsys.readouterr().out  # PyTorch's differ as much
     stored = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
-    assert stored["conv, ours | a row"] == [[3.0, 9.0, 5.0], [8.0, 4.0, 6.0]]
+    assert stored["conv, ours | other"] == [[4, 4], [5, 5]]  # the medians of both turns, now and before
 
 
 def test_table_of_doors_has_a_line_for_each_target_that_was_measured() -> None:
