@@ -1,11 +1,11 @@
-"""Compare the heuristic choice with cuDNN's own order, for drawn convolutions with groups or windows of 1.
+"""Compare the heuristic choice with cuDNN's own order, for drawn convolutions on tensor cores.
 
     python benchmarks/order.py [--seconds N] [--seed N] [--jobs N] [--json OUT]
 
-Rows of facts about small ones are fitted to such problems. The heuristic choice, the first engines of cuDNN's
-order, and the engines that rows of facts put first are timed in turns; several processes prepare them, one at
-a time has the GPU. The table has geometric means of the time over that of the fastest, and how many take 1.6
-times as long.
+The heuristic choice, the first engines of cuDNN's order, the first one with each number, and the engines that
+facts prefer are timed in turns; several processes prepare them, one at a time has the GPU. The table has
+geometric means of the time over that of the fastest, and how many take 1.6 times as long. `costs.py` fits
+facts to the rows.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from harness.figures import geomean
 from harness.results import room_for
 from harness.shards import positive
 from harness.timing import Contender, race, use_lock
-from short_choices import Drawn
+from short_choices import Drawn, drawn_convolutions
 from short_pairs import drawn_tensor
 
 DIRECTIONS = ("forward", "backward_data", "backward_filter")
 FACTS = Path(__file__).resolve().parents[1] / "cudnn_ct" / "facts.json"
-FEWEST, MOST, ELEMENTS = 2**16, 2**33, 2**24  # multiplications of a convolution, and elements of an array
-READ = 3  # engines of cuDNN's order
+FEWEST, MOST, ELEMENTS = 2**12, 2**33, 2**24  # multiplications of a convolution, and elements of an array
+READ, LISTED = 3, 60  # first engines of cuDNN's order, and those of which the first with each number is timed
 SLOW = 1.6
 
 Row = dict[str, Any]
@@ -71,9 +71,14 @@ def rows_of(seed: int, jobs: int, seconds: float, lock: Path, job: int) -> list[
 
 
 def drawn(seed: int) -> Iterator[tuple[str, Drawn]]:
-    """Yield directions and convolutions that have groups, or windows of 1."""
+    """Yield directions and convolutions, of which half have groups or windows of 1."""
     source = random.Random(seed)
     while True:
+        if source.random() < 0.5:
+            (one,) = drawn_convolutions(source.randrange(2**31), 1)
+            if fits(one):
+                yield source.choice(("forward", *DIRECTIONS)), one
+            continue
         axes, grouped = source.choice((1, 2, 2, 2, 3)), source.random() < 0.6
         channels, filters = (round(2 ** source.uniform(0, 11)) for _ in range(2))
         groups = source.choice((2, 3, 4, 4, 8, 16, 32)) if grouped else 1
@@ -82,14 +87,18 @@ def drawn(seed: int) -> Iterator[tuple[str, Drawn]]:
         batch, window = round(2 ** source.uniform(0, 8)), source.choice((1, 3, 3, 3, 5, 7)) if grouped else 1
         size, stride = round(2 ** source.uniform(0, 9 if axes < 3 else 6)), source.choice((1, 1, 2, 3, 4))
         padding, last = source.choice((0, window // 2, window // 2)), axes > 1 and source.random() < 0.5
-        result = (size + 2 * padding - window) // stride + 1
-        pixels = batch * max(0, result) ** axes
         shapes = (batch, channels, *(size,) * axes), (filters, channels // groups, *(window,) * axes)
         one = Drawn(*shapes, padding, stride, groups, source.choice(("float32", "float16", "bfloat16")), last)
-        direction = source.choice(("forward", *DIRECTIONS))
-        most = max(math.prod(one.x), pixels * filters)
-        if FEWEST <= pixels * math.prod(one.w) <= MOST and most <= ELEMENTS:
-            yield direction, one
+        if fits(one):
+            yield source.choice(("forward", *DIRECTIONS)), one
+
+
+def fits(one: Drawn) -> bool:
+    """Return whether a convolution exists, and takes neither long nor much memory."""
+    results = [(n + 2 * one.padding - k) // one.stride + 1 for n, k in zip(one.x[2:], one.w[2:], strict=True)]
+    pixels = one.x[0] * math.prod(results)
+    most = max(math.prod(one.x), pixels * one.w[0])
+    return min(results) > 0 and FEWEST <= pixels * math.prod(one.w) <= MOST and most <= ELEMENTS
 
 
 def timed(direction: str, one: Drawn) -> Row:
@@ -112,10 +121,12 @@ def timed(direction: str, one: Drawn) -> Row:
     chosen = planned(algo="heuristic")
     ctx = context.current(streams.default_stream(0))
     rules = _rules(chosen.problem, ctx)._replace(last=())
-    offered = engine_candidates(graph_of(chosen.problem), rules, ctx, ("b",), READ)
+    offered = engine_candidates(graph_of(chosen.problem), rules, ctx, ("b",), LISTED)
     order = [row.algorithm for row in offered if not row.rejected]
+    quick = [row.algorithm for row in offered if not (row.rejected or row.compiled)]
+    numbers = {name.partition(" knobs")[0]: name for name in reversed(quick)}
     plans = {chosen.candidate.algorithm: chosen}
-    for name in dict.fromkeys([*order, *named_first(direction)]):
+    for name in dict.fromkeys([*order[:READ], *numbers.values(), *named_first(direction)]):
         if name not in plans:
             try:
                 plans[name] = planned(algo=name, strict=True)
@@ -133,10 +144,10 @@ def timed(direction: str, one: Drawn) -> Row:
 
 
 def named_first(direction: str) -> list[str]:
-    """Return the engines that rows of facts put first for a direction."""
+    """Return the engines that facts prefer for a direction."""
     operation = {"forward": "conv"}.get(direction, f"conv_{direction}")
     rows = json.loads(FACTS.read_text(encoding="utf-8"))["facts"]
-    mine = [row for row in rows if row["kind"] == "first" and operation in row["operations"]]
+    mine = [row for row in rows if row["kind"] in ("first", "cost") and operation in row["operations"]]
     return [name for row in mine for name in row["order"] if name.startswith("engine ")]
 
 
@@ -146,7 +157,9 @@ def report(rows: list[Row]) -> None:
     for row in rows:
         least, times = min(row["times"].values()), row["times"]
         groups, filter_shape = Drawn(*row["drawn"]).groups, Drawn(*row["drawn"]).w
-        kind = "windows of 1" if groups == 1 else "groups" if filter_shape[1] > 1 else "depthwise"
+        kind = "groups" if filter_shape[1] > 1 else "depthwise"
+        if groups == 1:
+            kind = "windows of 1" if math.prod(filter_shape[2:]) == 1 else "other windows"
         losses = times[row["chosen"]] / least, times[row["cudnn"]] / least
         kinds[f"{row['direction']}, {kind}"].append(losses)
         kinds["all"].append(losses)

@@ -24,7 +24,7 @@ from .errors import format_version, warn_caller
 
 KINDS = (
     *("reject", "engine", "first_choice", "rewrite", "modes", "unordered"),
-    *("first", "last", "also", "stored", "warn", "inform"),
+    *("first", "last", "also", "cost", "stored", "warn", "inform"),
 )
 EFFECTS = (
     *("wrong", "inaccurate", "crash", "hang", "unsupported", "unstated", "nondeterministic", "slow"),
@@ -270,7 +270,8 @@ _OF_KINDS = {
     **dict.fromkeys(("engines", "engines_except", "algorithms", "with_notes", "without_notes"), _ENGINES),
     **dict.fromkeys(("knobs", "min_slices"), _ENGINES),
     "modes": ("modes",),
-    "order": ("first", "last", "also"),
+    "order": ("first", "last", "also", "cost"),
+    "costs": ("cost",),
     "kernels": ("stored",),
 }
 _REQUIRED = ("name", "kind", "operations", "when", "effect", "message")
@@ -280,6 +281,7 @@ _VERSION, _CAPABILITY = (
     rf'\{{"(from|before)": "{one}"(, "(from|before)": "{one}")?\}}'
     for one in (r"(9|1\d)(\.\d{1,2}){0,2}", r"1?\d(\.\d)?")
 )
+_COST = r"\d{1,9}(\.\d{1,9})?(e-?\d{1,2})?"
 _CHOICES = {"kind": KINDS, "effect": EFFECTS, "libraries": (FULL, "jit")}
 # The JSON of each field as a pattern, and what it is in words.
 _FIELDS: dict[str, tuple[str, str]] = {
@@ -295,5 +297,9 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "arch": (_CAPABILITY, 'a range of compute capabilities such as {"from": "9.0"}'),
     "knobs": (r'\{("\d{1,9}": \[-?\d+(, -?\d+)*\](, )?)+\}', 'such as {"24": [2, 12]}'),
     **dict.fromkeys(("found", "sizes"), (r"\{.*\}", "an object")),
+    "costs": (
+        rf"\{{({_TEXT}: \{{({_TEXT}: {_COST}(, )?)*\}}(, )?)+\}}",
+        'such as {"engine 0": {"call": 9.5}}',
+    ),
     "min_slices": (r"[2-9]|[1-9]\d{1,17}", "a number of at least 2"),
 }

@@ -27,7 +27,7 @@ PARTS = {
     "rejections": ("reject", "engine", "first_choice", "modes", "unordered", "stored"),
     "rewrites": ("rewrite",),
     "warnings": ("warn", "inform"),
-    "order": ("first", "last", "also"),
+    "order": ("first", "last", "also", "cost"),
 }
 
 FIRST, NEWEST = 19, 28  # minor versions of docs/support.md; facts may begin or end with newer ones

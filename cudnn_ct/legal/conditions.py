@@ -97,6 +97,13 @@ def _channels_first(spec: TensorSpec, problem: ConvProblem) -> bool:
     return bool(spec.layouts) and written_as(spec, problem) != "nhwc"
 
 
+def _is_padded(problem: ConvProblem) -> bool:
+    """Whether tensor cores need more channels; those with one filter each are taken several at once."""
+    groups, (filters, thick) = problem.groups, problem.w.shape[:2]
+    alone = thick == 1 and filters == groups > 1
+    return groups % 8 > 0 if alone else thick % 8 > 0 or filters // groups % 8 > 0
+
+
 def _has(node: str) -> Condition:
     return lambda subject: node in subject.nodes
 
@@ -142,6 +149,7 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
         and p.core.x.dtype == p.core.w.dtype == p.core.y.dtype == p.core.compute
     ),
     "channels that are not multiples of 8": lambda p: bool(p.core.x.shape[1] % 8 or p.core.y.shape[1] % 8),
+    "channels of groups that are not multiples of 8": lambda p: _is_padded(p.core),
     "2 channels modulo 8": lambda p: p.core.x.shape[1] % 8 == 2,
     "other operations in the graph": lambda subject: bool(subject.nodes),
     "a selection in the graph": _has("binary_select"),

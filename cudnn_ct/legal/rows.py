@@ -11,6 +11,7 @@ from .._algorithm_names import RNN_ALGOS
 from .._bindings import enums
 from ..graph.engines import HEURISTICS, Engine
 from ..graph.layouts import NATIVE
+from .costs import why_not_costs
 from .sizes import why_not_sizes
 
 _OF_FAMILY = {
@@ -62,6 +63,7 @@ def why_unknown(row: Mapping[str, Any], conditions_of: Callable[[str], Collectio
     return (
         why_not_sizes(row.get("sizes", {}))
         or _why_not_order(kind, families, row.get("order", []))
+        or why_not_costs(row.get("costs", {}), row.get("order", []))
         or _why_not_names(row)
     )
 
@@ -117,6 +119,7 @@ def _why_not_order(kind: str, families: Set[str], order: Sequence[str]) -> str:
 _RANKED = {*_OF_FAMILY["convolutions"], "matmul"}
 _READERS: dict[str, Set[str]] = {
     **{"first": _RANKED, "also": {*_RANKED, *_OF_FAMILY["norms"][:7]}, "first_choice": {"attention"}},
+    "cost": {*_OF_FAMILY["convolutions"]},
     **{"modes": {"convolution"}, "stored": {"all"}, "inform": FAMILIES.keys()},
     **{"engine": FAMILIES.keys() - {"convolution", NATIVE}, "reject": FAMILIES.keys() - {"convolution"}},
 }

@@ -40,7 +40,6 @@ def sizes_of(subject: Any) -> dict[str, Any]:
         "grouped": not dense and thick > 1,
         "depthwise": not dense and thick == 1,
         "thick": thick,  # channels per group
-        "filters_per_group": filters // core.groups,
         "thinner": thinner,
         "products": channels * filters,
         "taps": channels * filters * prod(window),

@@ -43,6 +43,7 @@ NONE = object()  # the value of a field that a row lacks
 REJECT = {"kind": "reject", "engines": NONE}
 MODES = REJECT | {"kind": "modes", "operations": ["convolution"], "when": []}
 FIRST = REJECT | {"kind": "first", "order": ["engine 4"]}
+COST = FIRST | {"kind": "cost", "costs": {"engine 4": {"call": 2.5}}}
 OF_RNN = {"operations": ["rnn"], "when": [], "engines": NONE, "algorithms": ["standard"]}
 STORED = REJECT | {"kind": "stored", "operations": ["all"], "when": [], "kernels": "sm90"}
 CONV = conv_problem("forward", *(TensorSpec.packed((2, 4, 8, 8)), TensorSpec.packed((4, 4, 3, 3))))
@@ -97,6 +98,28 @@ def test_without_legacy_calls_an_engine_runs_on_copies_in_another_layout(
     described = ct.last_plan()
     assert described is not None
     assert "3 operands copied into a packed layout" in described.describe()
+
+
+@pytest.mark.parametrize(
+    ("known", "chosen"),
+    [
+        ({"engine 5": 11.5, "engine 6": 10}, "engine 6"),
+        ({"engine 5": 10.5, "engine 6": 10}, "engine 5"),
+        ({"engine 6": 10}, "engine 5"),
+    ],
+)
+def test_the_heuristic_choice_is_an_engine_that_should_take_less_time(
+    fake: FakeCudnn, plant: Callable[..., None], known: dict[str, float], chosen: str
+) -> None:
+    """Estimates err by a tenth, and an engine without costs is not compared."""
+    fake.engines, fake.engine_number, fake.second_engine = True, 5, 6  # in the order of the heuristics
+    plant(
+        **{"kind": "cost", "operations": ["conv"], "effect": "slow", "message": "slow here"},
+        order=["engine 6"],
+        costs={name: {"call": microseconds} for name, microseconds in known.items()},
+    )
+    x, w = ct.zeros((2, 4, 8, 8)), ct.zeros((4, 4, 3, 3))
+    assert ct.conv_plan(x, w).candidate.algorithm == chosen
 
 
 def test_a_rejected_operation_has_no_legacy_call_either(fake: FakeCudnn, plant: Callable[..., None]) -> None:
@@ -190,7 +213,12 @@ def test_recorded_graphs_carry_the_rules(plant: Callable[..., None], tmp_path: P
         # The fields and the operations of kinds.
         (REJECT | {"engines": [4]}, "engines is not a field of the kind reject: got [4], expected the kind"),
         ({"kernels": "sm90"}, "got 'sm90', expected the kind stored"),
-        ({"order": ["engine 4"]}, "expected the kind first or last or also"),
+        ({"order": ["engine 4"]}, "expected the kind first or last or also or cost"),
+        (COST | {"costs": NONE}, "the fact lacks costs, which the kind cost needs"),
+        (COST | {"costs": {"engine 4": {"calls": 2.5}}}, "costs have an unknown term: got 'calls', expected"),
+        (COST | {"costs": {"engine 4": {"call": -1}}}, "costs has a wrong value: got"),
+        (COST | {"costs": {"engine 5": {"call": 1}}}, "costs lack 'engine 4', which order names"),
+        (COST | {"operations": ["matmul"], "when": []}, "got ['matmul'], expected some of conv, "),
         (REJECT | {"kind": "first"}, "the fact lacks order, which the kind first needs"),
         (REJECT | {"kind": "first_choice"}, "got ['conv'], expected some of attention"),
         (REJECT | {"kind": "modes", "modes": ["b"]}, "got ['conv'], expected some of convolution"),

@@ -323,7 +323,7 @@ def test_engine_is_tried_again_when_its_plan_failed_for_lack_of_memory(
         tried.append(status)
         raise error_from_status(status, "cudnnBackendFinalize")
 
-    row = Candidate("graph", "engine 1", "fma", 0, True)
+    row = Candidate("graph", "engine 99", "fma", 0, True)  # of which no fact has costs
     monkeypatch.setattr(graph, "candidates", lambda *_, **__: [row])
     monkeypatch.setattr(engine_candidates, "operation_graph", lambda *_: None)
     monkeypatch.setattr(engine_candidates, "execution_plan", execution_plan)

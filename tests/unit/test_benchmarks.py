@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,10 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import reference
+from cudnn_ct.facts import why_not_a_fact
+from cudnn_ct.legal.conditions import conditions_of
+from cudnn_ct.legal.costs import GAIN, faster_engines, terms_of
+from cudnn_ct.legal.rows import why_unknown
 from tests.maintainers import TOOLS
 from tests.processes import ROOT, run_python
 
@@ -26,6 +31,7 @@ if not BENCHMARKS.is_dir():
 
 sys.path[:0] = [str(BENCHMARKS), str(TOOLS)]
 import all as table_of_speed  # noqa: E402
+import costs  # noqa: E402
 import doors  # noqa: E402
 import host  # noqa: E402
 import host_before  # noqa: E402
@@ -34,12 +40,14 @@ import host_rows  # noqa: E402
 import host_workload  # noqa: E402
 import layers_rows  # noqa: E402
 import layers_workload  # noqa: E402
+import order  # noqa: E402
 import performance_docs  # noqa: E402
 import short_choices  # noqa: E402
 from harness import parts, timing  # noqa: E402
 from harness.operands import Operands  # noqa: E402
 from harness.parts import bar_of  # noqa: E402
 from harness.results import Record, read  # noqa: E402
+from short_choices import drawn_convolutions  # noqa: E402
 
 sys.path[:] = [path for path in sys.path if path not in (str(BENCHMARKS), str(TOOLS))]
 
@@ -366,6 +374,30 @@ def test_host_times_of_two_checkouts_alternate_by_round(
     assert " 1.000  all 2 rows of ours, 0 above 1.03" in capsys.readouterr().out  # PyTorch's differ as much
     stored = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
     assert stored["conv, ours | other"] == [[4, 4], [5, 5]]  # the medians of both turns, now and before
+
+
+def test_costs_are_those_of_which_times_consist() -> None:
+    known = {"engine 0": {"call": 8.0, "waves": 200.0}, "engine 62": {"call": 20.0, "x": 3.5, "tiles": 5.0}}
+    source, rows = random.Random(4), []
+    while len(rows) < 40:
+        one = next(drawn_convolutions(source.randrange(2**31), 1))
+        row = {"direction": source.choice(order.DIRECTIONS), "drawn": one}
+        terms = terms_of(costs.problem_of(row))
+        times = {name: sum(of[term] * terms[term] for term in of) for name, of in known.items()}
+        times["engine 62 knobs 2=1"] = times.pop("engine 62")
+        rows.append({**row, "times": times, "chosen": "engine 0", "cudnn": "engine 62 knobs 2=1"})
+    timed = [(costs.problem_of(row), row) for row in rows]
+    found = costs.fitted(timed, ["engine 0"])
+    assert {
+        name: {term: one for term, one in of.items() if one > 1e-4} for name, of in found.items()
+    } == known
+    for problem, row in timed:
+        faster = faster_engines(problem, found, ["engine 0"], row["cudnn"])
+        assert bool(faster) == (row["times"]["engine 0"] * GAIN < row["times"][row["cudnn"]])
+    about = {"cudnn": "9.19", "device": "H200"}
+    for row in costs.facts_of(timed, about, "9.0"):
+        assert not why_not_a_fact(row)
+        assert not why_unknown(row, conditions_of)
 
 
 def test_table_of_doors_has_a_line_for_each_target_that_was_measured() -> None:

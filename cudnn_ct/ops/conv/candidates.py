@@ -240,7 +240,7 @@ def _copies(problem: Any, backend: str) -> bool:
 
 def _ranked_engines(mode: str, most: int | None, problem: Any, context: Context) -> list[Candidate]:
     if mode == "first":
-        return graph.candidates(problem, context, ("b",), first=True)
+        return graph.first_choice(problem, context)
     return graph.candidates(problem, context, (mode,), most)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from itertools import count
+from itertools import count, islice
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from ...graph.operations import Graph, Node, Tensor, node
 from ...graph.plan import GraphPlan
 from ...graph.rules import EngineRules, Rejection
 from ...legal.conditions import applying
+from ...legal.costs import faster_engines
 from ...legal.rules import engine_rules
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, packed_of, tensors_of
@@ -27,7 +28,7 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import ALIGNMENT, LAYOUTS, TensorSpec, equivalent_strides, nearest_layout, packed_strides
 from ...typing import Layout
 
-__all__ = ["by_name", "candidates", "graph_of", "plan", "preferred"]
+__all__ = ["by_name", "candidates", "first_choice", "graph_of", "plan", "preferred"]
 
 Packing = tuple[tuple[str, Layout], ...]
 """Copied operands by name, each with the layout of its copy, as a `Candidate` has them."""
@@ -296,6 +297,20 @@ def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidat
         row = engine_by_name(graph_of(problem), _rules(problem, context), name, context)
         return [] if row.rejected else [row]
     return []
+
+
+def first_choice(problem: ConvProblem | FusedConv, context: Context | Planner) -> list[Candidate]:
+    """Return the first engines of cuDNN's heuristics, after one that should take less time than the first."""
+    rows = candidates(problem, context, ("b",), first=True)
+    if rows[0].rejected:
+        return rows
+    (subject,) = subjects_of(problem)
+    for fact in islice(applying("cost", subject, target_of(context)), 1):
+        for name in faster_engines(subject[1].core, fact.row["costs"], fact.row["order"], rows[0].algorithm):
+            row = by_name(problem, name, context)
+            if not row.rejected:
+                return [row, *rows]
+    return rows
 
 
 def by_name(problem: ConvProblem | FusedConv, name: str, context: Context | Planner) -> Candidate:
