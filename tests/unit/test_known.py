@@ -237,6 +237,26 @@ def test_ranked_too_high_has_engine_0_unless_groups_or_points_are_small(
     assert (0 in ranked_too_high(one)) == behind
 
 
+@pytest.mark.parametrize(
+    ("one", "known"),
+    [
+        (problem((4, 60, 14, 14), (64, 60, 3, 3)), True),
+        (problem((4, 64, 14, 14), (60, 64, 3, 3), direction="backward_data"), True),
+        (problem((4, 64, 14, 14), (64, 64, 3, 3)), False),
+        (problem((4, 64, 14, 14), (64, 16, 3, 3), groups=4, direction="backward_filter"), False),
+        (problem((4, 16, 14, 14), (64, 4, 3, 3), groups=4), True),
+        (problem((4, 64, 14, 14), (64, 1, 3, 3), groups=64), False),  # a filter for each channel, 8 at once
+        (problem((4, 60, 14, 14), (60, 1, 3, 3), groups=60), True),
+        (problem((4, 64, 14, 14), (128, 1, 3, 3), groups=64), True),
+        (problem((4, 60, 14, 14), (64, 60, 3, 3), precision="float32"), False),  # no tensor cores
+        (problem((64, 60, 112, 112), (64, 60, 3, 3)), False),  # larger than what was measured
+    ],
+)
+def test_costs_are_for_channels_that_tensor_cores_pad(one: ConvProblem, known: bool) -> None:
+    (subject,) = subjects_of(one)
+    assert len(list(applying("cost", subject, Target(91900, capability=(9, 0))))) == known
+
+
 @pytest.mark.parametrize(("groups", "stride", "behind"), [(32, 2, True), (32, 1, False), (1, 2, False)])
 def test_ranked_too_high_has_engine_58_for_strided_groups(groups: int, stride: int, behind: bool) -> None:
     w = (1024, 1024 // groups, 3, 3)
