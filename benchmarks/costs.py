@@ -40,11 +40,9 @@ PARTS = {
     "depthwise": lambda problem: problem.groups > 1 == problem.w.shape[1],
 }
 """Sizes of facts: forward convolutions have costs for each."""
-FEWEST, AGAIN, FOLDS = (
-    15,
-    4,
-    5,
-)  # rows for an engine, fits with the weights of the one before, parts of the rows
+FEWEST = 15  # rows for an engine
+AGAIN = 4  # fits, each with the weights of the one before
+FOLDS = 5  # parts of the rows, each left out of a fit
 
 Timed = tuple[ConvProblem, dict[str, Any]]
 """A convolution, and its row of `order.py`."""

@@ -71,8 +71,8 @@ def times_of(roots: Sequence[Path], given: argparse.Namespace) -> Iterator[tuple
     """Measure the rows of the checkouts in alternate rounds, and yield them with their times."""
     with ExitStack() as stack:
         workers = {root: stack.enter_context(started(root, given.rounds, given.only)) for root in roots}
-        for worker in workers.values():
-            worker.stdout.readline()  # it has prepared the first row
+        # A line tells that the first row is prepared; without one, the process has failed.
+        workers = {root: worker for root, worker in workers.items() if worker.stdout.readline()}
         while workers:
             for root, worker in list(workers.items()):
                 worker.stdin.write("\n")

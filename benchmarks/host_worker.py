@@ -29,7 +29,7 @@ def main() -> None:
     from harness.timing import host_loop
 
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the libraries print is no line of ours
+    os.dup2(2, 1)  # libraries print elsewhere
     results = Results(None)
 
     def send() -> None:

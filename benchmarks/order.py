@@ -2,10 +2,10 @@
 
     python benchmarks/order.py [--seconds N] [--seed N] [--jobs N] [--json OUT]
 
-The heuristic choice, the first engines of cuDNN's order, the first one with each number, and the engines that
-facts prefer are timed in turns; several processes prepare them, one at a time has the GPU. The table has
-geometric means of the time over that of the fastest, and how many take 1.6 times as long. `costs.py` fits
-facts to the rows.
+The heuristic choice, the first engines of cuDNN's order, the first one with each number unless it is compiled
+at run time, and the engines that facts prefer are timed in turns; several processes prepare them, one at a
+time has the GPU. The table has geometric means of the time over that of the fastest, and how many take 1.6
+times as long. `costs.py` fits facts to the rows.
 """
 
 from __future__ import annotations

@@ -376,6 +376,15 @@ def test_host_times_of_two_checkouts_alternate_by_round(
     assert stored["conv, ours | other"] == [[4, 4], [5, 5]]  # the medians of both turns, now and before
 
 
+def test_host_times_of_a_checkout_that_fails_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_before, "ROOT", tmp_path / "without benchmarks")
+    (tmp_path / "without benchmarks").mkdir()
+    (tmp_path / "before").mkdir()
+    assert host_before.main([str(tmp_path / "before"), "--only", "conv"]) == 1
+
+
 def test_costs_are_those_of_which_times_consist() -> None:
     known = {"engine 0": {"call": 8.0, "waves": 200.0}, "engine 62": {"call": 20.0, "x": 3.5, "tiles": 5.0}}
     source, rows = random.Random(4), []
