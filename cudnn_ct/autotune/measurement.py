@@ -12,7 +12,10 @@ from typing import Any
 
 from .._config import config
 from ..context import Context
+from ..cuda import graph as graphs
+from ..cuda import replay as replays
 from ..cuda.memory import memory_info
+from ..cuda.stream import Stream
 from ..errors import AllocationError, CudnnError, NotSupportedError, without_frames
 from ..graph.candidates import compile_ahead
 from ..graph.plan_store import timing
@@ -55,6 +58,7 @@ def benchmark_rows(
             if beta or after:
                 raise  # without beta, results are not compared
     engines = [engine_of(row) for row in rows]
+    repeated = config.replay and (context.state is None or context.state.variant is not None)
 
     def measured(scratch: benchmark.ScratchResults | None) -> list[benchmark.Time | None]:
         memory = pointers if scratch is None else scratch.pointers
@@ -66,7 +70,8 @@ def benchmark_rows(
             _check_workspace(rows[place].workspace, limit, context)
             _check_workspace(plans[place]().workspace, limit, context)  # a row may not have all of it
 
-        times = benchmark.benchmark(runs, context.stream, () if every else engines, admit)
+        groups, captured = () if every else engines, partial(_as_graph, context)
+        times = benchmark.benchmark(runs, context.stream, groups, admit, captured if repeated else None)
         if scratch is None or not compared:
             return times
         timed = {i: runs[i] for i, time in enumerate(times) if isinstance(time, float)}
@@ -88,6 +93,27 @@ def benchmark_rows(
         for row, time in zip(rows, times, strict=True)
     ]
     return timed, [time for time in times if isinstance(time, CudnnError)]
+
+
+def _as_graph(context: Context, run: benchmark.Run) -> benchmark.Run:
+    """Return the launch of a run as a CUDA graph, as of calls that repeat; the run if it cannot be one."""
+    used: dict[int, object] = {}
+
+    def work(captured: Stream) -> None:
+        with context.recording(captured) as kept:
+            run()
+            used.update(kept)
+
+    try:
+        graph = replays.capture(context.device, work)
+    except Exception:  # of any kind: the run itself did not fail
+        return run
+    launch = graphs.launcher(graph, context.stream)
+
+    def launched(_kept: object = (graph, used)) -> None:
+        graphs.check(launch(), "timing a candidate", context.stream)
+
+    return launched
 
 
 def compile_rows(

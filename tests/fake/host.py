@@ -14,7 +14,7 @@ from cudnn_ct.cuda import memory
 from cudnn_ct.cuda.interop import ExternalArray, spec_of
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.dtypes import DTYPES
-from tests.unit.cuda_driver import OWN_STREAM, RELAXED, Driver
+from tests.unit.cuda_driver import KERNEL, OWN_STREAM, RELAXED, Driver
 
 __all__ = ["BAD_PARAM", "BY_CODE", "NOT_SUPPORTED", "OWN_STREAM", "ForeignArray", "Host", "view"]
 
@@ -87,6 +87,14 @@ class Host(Driver):
         return any(
             what == "wait" and stream == after and event in recorded for what, stream, *event in self.log
         )
+
+    def spend(self, stream: int, milliseconds: float) -> None:
+        """Let the device work for some time, also whenever a captured graph is launched."""
+
+        def work(_: Any) -> None:
+            self.clock += milliseconds
+
+        self.do(stream, work, [], KERNEL)
 
     def forget(self) -> None:
         """Drop the logs and freed memory, for tests that run long."""

@@ -48,7 +48,7 @@ class Plan:
         self._half = copy_plan(*half)
 
     def run(self, where: Context, pointers: Any, alpha: float, beta: float) -> None:
-        self._host.clock += self._cost
+        self._host.spend(where.stream.handle, self._cost)
         if self._error == "nothing":
             return
         copy = self._half if self._error == "half" else self._copy

@@ -32,6 +32,7 @@ from cudnn_ct.plans.base import AlgoRequest, Candidate
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.both.replays import configured
 from tests.mixed import in_threads, no_collecting
 
 from .conftest import forget
@@ -58,6 +59,7 @@ def test_autotune_stores_nothing_when_all_runs_fail(fake: FakeCudnn, on_disk: Pa
     assert len(store().export()) == 1
 
 
+@configured(replay=False)  # a run that cannot be captured is timed as it is
 def test_autotune_stores_nothing_when_one_run_fails(fake: FakeCudnn, on_disk: Path) -> None:
     x, w = operands()
     forget()

@@ -55,7 +55,7 @@ class Plan:
 
     def run(self, where: Context, pointers: Any, alpha: float, beta: float) -> None:
         self._copy.run(where, pointers, 2 * alpha, beta)
-        self._host.clock += COSTS[self.candidate.algorithm]
+        self._host.spend(where.stream.handle, COSTS[self.candidate.algorithm])
 
     def describe(self) -> str:
         return f"chosen: {self.candidate}"

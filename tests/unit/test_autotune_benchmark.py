@@ -77,7 +77,12 @@ class Clocks:
         self.synchronize(stream)
         return self.now - begin
 
-    def race(self, ways: list[Timed], kinds: tuple[benchmark.EngineGroup, ...] = ()) -> list[Any]:
+    def race(
+        self,
+        ways: list[Timed],
+        kinds: tuple[benchmark.EngineGroup, ...] = (),
+        captured: Callable[[benchmark.Run], benchmark.Run] | None = None,
+    ) -> list[Any]:
         def one(number: int, way: Timed) -> Callable[[], None]:
             def run() -> None:
                 current = way(self.count.get(number, 0)) if callable(way) else way
@@ -87,7 +92,7 @@ class Clocks:
 
             return run
 
-        return benchmark.benchmark([one(*pair) for pair in enumerate(ways)], STREAM, kinds)
+        return benchmark.benchmark([one(*pair) for pair in enumerate(ways)], STREAM, kinds, captured=captured)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of the device and of the host's clock."""
@@ -127,6 +132,21 @@ def test_benchmark_returns_the_longer_of_calls_in_a_row_and_cold_calls(
     assert times == pytest.approx(expected, rel=0.3)
     assert times[fastest] == pytest.approx(expected[fastest], rel=0.15)
     assert place(times) == fastest
+
+
+def test_short_runs_are_timed_as_graphs(clocks: Clocks) -> None:
+    launches = {0: Way(0.07, host=0.002), 1: Way(0.1, host=0.002)}
+    asked: list[benchmark.Run] = []
+
+    def captured(run: benchmark.Run) -> benchmark.Run:
+        place = len(asked)
+        asked.append(run)
+        return lambda: clocks.run(10 + place, launches[place])
+
+    times = clocks.race([Way(0.07, host=0.6), Way(0.1, host=0.05), Way(5.0)], captured=captured)
+    assert len(asked) == 2
+    assert times == pytest.approx([0.07, 0.1, 5.0], rel=0.1)
+    assert clocks.race([Way(0.07, host=0.6)]) == pytest.approx([0.6], rel=0.1)
 
 
 def test_benchmark_runs_a_slow_candidate_once(clocks: Clocks) -> None:
