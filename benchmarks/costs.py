@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from harness.figures import geomean
-from order import DIRECTIONS, MOST
+from order import DIRECTIONS
 from scipy.optimize import nnls
 from short_choices import Drawn
 
@@ -33,13 +33,12 @@ UNALIGNED = "channels of groups that are not multiples of 8"
 """Others are fast on tensor cores, and few are drawn: costs would be those of copies that they lack."""
 is_unaligned = conditions_of("convolutions")[UNALIGNED]
 NAMED = ("engine 0", "engine 28 knobs 2=4,3=0", "engine 70 knobs 2=12,18=0")  # cost little where others wait
-ORDERS = {"forward": NAMED, "backward_data": NAMED[:1], "backward_filter": NAMED[:1]}
-PARTS = {
-    "dense": lambda problem: problem.groups == 1,
-    "grouped": lambda problem: problem.groups > 1 < problem.w.shape[1],
-    "depthwise": lambda problem: problem.groups > 1 == problem.w.shape[1],
+ORDERS = {
+    "forward": NAMED,
+    "backward_data": ("engine 0",),
+    "backward_filter": ("engine 0", "engine 1 knobs 2=6,3=0"),
 }
-"""Sizes of facts: forward convolutions have costs for each."""
+LARGEST = 2**32  # multiplications: few of the drawn have more
 FEWEST = 15  # rows for an engine
 AGAIN = 4  # fits, each with the weights of the one before
 FOLDS = 5  # parts of the rows, each left out of a fit
@@ -71,35 +70,29 @@ def problem_of(row: dict[str, Any]) -> ConvProblem:
 
 
 def facts_of(timed: Sequence[Timed], about: dict[str, Any], gpu: str) -> Iterator[dict[str, Any]]:
-    """Yield a row of facts for each part of the convolutions that has enough of them."""
+    """Yield a row of facts for each direction that has enough convolutions."""
     major, minor = map(int, gpu.split("."))
     for direction in DIRECTIONS:
-        of_direction = [
-            one for one in timed if one[0].direction == direction and is_unaligned(Convolution(one[0]))
-        ]
-        parts = PARTS if direction == "forward" else {"": lambda _: True}
-        for name, holds in parts.items():
-            mine = [one for one in of_direction if holds(one[0])]
-            costs = fitted(mine, ORDERS[direction])
-            if not (order := [engine for engine in ORDERS[direction] if engine in costs]):
-                continue
-            report(f"{direction} {name}".strip(), mine, order)
-            operation = "conv" if direction == "forward" else f"conv_{direction}"
-            yield {
-                "name": "-".join(filter(None, [operation, "costs", name])),
-                "kind": "cost",
-                "operations": [operation],
-                "when": ["sums in float32", UNALIGNED],
-                "sizes": {"tensor_cores": True, "fused": False, "max_multiplications": MOST}
-                | ({name: True} if name else {}),
-                "order": order,
-                "costs": costs,
-                "libraries": "full",
-                "arch": {"from": gpu, "before": f"{major}.{minor + 1}"},
-                "effect": "slow",
-                "message": "cuDNN's order of engines is poor for small convolutions and for groups",
-                "found": {"cudnn": about["cudnn"], "gpu": about["device"]},
-            }
+        mine = [one for one in timed if one[0].direction == direction and is_unaligned(Convolution(one[0]))]
+        costs = fitted(mine, ORDERS[direction])
+        if not (order := [engine for engine in ORDERS[direction] if engine in costs]):
+            continue
+        report(direction, mine, order)
+        operation = "conv" if direction == "forward" else f"conv_{direction}"
+        yield {
+            "name": f"{operation}-costs".replace("_", "-"),
+            "kind": "cost",
+            "operations": [operation],
+            "when": ["sums in float32", UNALIGNED],
+            "sizes": {"tensor_cores": True, "fused": False, "max_multiplications": LARGEST},
+            "order": order,
+            "costs": costs,
+            "libraries": "full",
+            "arch": {"from": gpu, "before": f"{major}.{minor + 1}"},
+            "effect": "slow",
+            "message": "cuDNN's order of engines is poor for small convolutions and for groups",
+            "found": {"cudnn": about["cudnn"], "gpu": about["device"]},
+        }
 
 
 def fitted(timed: Sequence[Timed], order: Sequence[str]) -> Costs:

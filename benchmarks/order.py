@@ -3,9 +3,9 @@
     python benchmarks/order.py [--seconds N] [--seed N] [--jobs N] [--json OUT]
 
 The heuristic choice, the first engines of cuDNN's order, the first one with each number unless it is compiled
-at run time, and the engines that facts prefer are timed in turns; several processes prepare them, one at a
-time has the GPU. The table has geometric means of the time over that of the fastest, and how many take 1.6
-times as long. `costs.py` fits facts to the rows.
+at run time, and the engines that facts prefer are timed as by autotune; several processes prepare them, one
+at a time has the GPU. The table has geometric means of the time over that of the fastest, and how many take
+1.6 times as long. `costs.py` fits facts to the rows.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ import random
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness import command
 from harness.figures import geomean
-from harness.results import room_for
 from harness.shards import positive
-from harness.timing import Contender, race, use_lock
+from harness.timing import alone, use_lock
 from short_choices import Drawn, drawn_convolutions
 from short_pairs import drawn_tensor
 
@@ -102,12 +101,19 @@ def fits(one: Drawn) -> bool:
 
 
 def timed(direction: str, one: Drawn) -> Row:
-    """Return the times of the choice and of other engines, in microseconds; empty if none can be timed."""
+    """Return the times of the choice and of other engines, in microseconds; empty if none can be timed.
+
+    They are timed as by autotune: as CUDA graphs, in a row and with a cold cache, of which the longer counts.
+    """
     import cudnn_ct as ct
     from cudnn_ct import context
+    from cudnn_ct.autotune.measurement import benchmark_rows
     from cudnn_ct.cuda import stream as streams
     from cudnn_ct.graph.candidates import engine_candidates
-    from cudnn_ct.ops.conv.graph import _rules, graph_of
+    from cudnn_ct.graph.offline import target_of
+    from cudnn_ct.legal.rules import engine_rules
+    from cudnn_ct.ops.conv.candidates import SOURCE
+    from cudnn_ct.ops.conv.graph import by_name, graph_of
 
     x, w = (ct.asarray(drawn_tensor(shape, one.dtype)) for shape in (one.x, one.w))
     if one.channels_last:
@@ -117,30 +123,25 @@ def timed(direction: str, one: Drawn) -> Row:
     if direction != "forward":
         y = ct.conv(x, w, **given)
         operands = (y, w, x.shape) if direction == "backward_data" else (y, x, w.shape)
-    planned: Callable[..., Any] = partial(ct.conv_plan, *operands, direction=direction, **given)
-    chosen = planned(algo="heuristic")
+    planned = ct.conv_plan(*operands, direction=direction, algo="heuristic", **given)
+    problem, chosen = planned.problem, planned.candidate
+    arrays = (*operands[:2], planned(*operands[:2]))
     ctx = context.current(streams.default_stream(0))
-    rules = _rules(chosen.problem, ctx)._replace(last=())
-    offered = engine_candidates(graph_of(chosen.problem), rules, ctx, ("b",), LISTED)
-    order = [row.algorithm for row in offered if not row.rejected]
-    quick = [row.algorithm for row in offered if not (row.rejected or row.compiled)]
-    numbers = {name.partition(" knobs")[0]: name for name in reversed(quick)}
-    plans = {chosen.candidate.algorithm: chosen}
-    for name in dict.fromkeys([*order[:READ], *numbers.values(), *named_first(direction)]):
-        if name not in plans:
-            try:
-                plans[name] = planned(algo=name, strict=True)
-            except ct.CudnnError:  # it does not support this problem
-                continue
-    record = room_for("order", str(one))
-    calls = {name: Contender(lambda _, plan=plan: plan(*operands[:2])) for name, plan in plans.items()}
-    times = race(record, calls, 1)["times"]
-    first = next(iter(order), "")
-    if not {first, chosen.candidate.algorithm} <= times.keys():
+    rules = engine_rules(problem, target_of(ctx))._replace(last=())
+    offered = [
+        row for row in engine_candidates(graph_of(problem), rules, ctx, ("b",), LISTED) if not row.rejected
+    ]
+    numbers = {row.algorithm.partition(" knobs")[0]: row for row in reversed(offered) if not row.compiled}
+    named = [row for name in named_first(direction) if not (row := by_name(problem, name, ctx)).rejected]
+    rows = {row.algorithm: row for row in (*named, *numbers.values(), *offered[:READ], chosen)}
+    with alone(), ctx.working(ctx.stream):
+        pointers = [array.pointer for array in arrays]
+        found, _ = benchmark_rows(problem, list(rows.values()), SOURCE.plan, ctx, pointers, 1.0, 0.0)
+    times = {row.algorithm: 1000 * row.time_ms for row in found if row.time_ms is not None}
+    if not offered or not {offered[0].algorithm, chosen.algorithm} <= times.keys():
         return {}
-    return {"direction": direction, "drawn": one, "chosen": chosen.candidate.algorithm, "cudnn": first} | {
-        "times": times
-    }
+    first = offered[0].algorithm
+    return {"direction": direction, "drawn": one, "chosen": chosen.algorithm, "cudnn": first, "times": times}
 
 
 def named_first(direction: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Measurement of a row of the RNN benchmark, and comparison of our results with PyTorch's."""
+"""Measurement of a row of the RNN benchmark, and comparison of results with PyTorch's in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLERANCE = {"forward": 2, "training": 4}
 
 
 class Side(NamedTuple):
-    """Call of a contender, a function that returns its first results as tensors, and our RNN."""
+    """Call of a contender, a function that returns its first results as tensors, and its network."""
 
     call: Call
     results: Callable[[], list[Any]]
@@ -44,7 +44,7 @@ def row_record(row: Row, wanted: Sequence[str] = CONTENDERS) -> Record:
     sides = sides_of(row, operands, record, wanted)
     contenders = {name: Contender(keeping(side.call, operands.count)) for name, side in sides.items()}
     race(record, contenders, operands.count, limit=ROW_LIMIT)
-    compare(record, row, sides)
+    compare(record, row, sides, operands)
     if "time" in sides:
         record["algorithms"] = algorithms(row, sides["time"].network)
     return record
@@ -93,7 +93,7 @@ def sides_of(
 def _side(name: str, row: Row, network: Any, operands: Operands) -> Side:
     if name == "torch":
         theirs = networks.torch_call(row, network, operands)
-        return Side(theirs, lambda: networks.torch_results(theirs(0)))
+        return Side(theirs, lambda: networks.torch_results(theirs(0)), network)
     ours = networks.our_network(row, network, networks.POLICIES[name])
     call = networks.our_call(row, ours, operands)
     return Side(call, lambda: networks.our_results(row, ours, network, call), ours.rnn)
@@ -104,28 +104,31 @@ def came_since(record: Record) -> bool:
     return NOT_THERE in record.get("errors", {}).values() and hasattr(ct, "RNN")
 
 
-def compare(record: Record, row: Row, sides: dict[str, Side]) -> None:
-    """Drop our times if the results differ from PyTorch's, because a wrong computation may be faster."""
+def compare(record: Record, row: Row, sides: dict[str, Side], operands: Operands) -> None:
+    """Drop our times if results are wrong, because a wrong computation may be faster.
+
+    The record has the relative distances of all results from PyTorch's in float64.
+    """
     import torch
 
-    timed = [name for name in record["times"] if name != "torch"]
-    if "torch" not in record["times"] or not timed:
+    if "torch" not in record["times"] or len(record["times"]) < 2:
         return
     limit = limit_of(row)
     apart = record["apart"] = {}
-    for name in timed:
+    exact = networks.exact_results(row, sides["torch"].network, operands)
+    for name in list(record["times"]):
         reason = ""
         try:
             with torch.inference_mode():
-                apart[name] = difference(sides[name].results(), sides["torch"].results())
+                apart[name] = difference(sides[name].results(), exact)
         except Exception as error:
-            reason = f"the results cannot be compared with PyTorch's: {explain(error)}"
+            reason = f"the results cannot be compared with float64: {explain(error)}"
             record["lost"] = lost_context()
         else:
             if not apart[name] <= limit:
-                reason = f"wrong results: relative distance from PyTorch's is {apart[name]:.2g}"
+                reason = f"wrong results: relative distance from float64 is {apart[name]:.2g}"
                 reason += f", limit is {limit:.2g}"
-        if reason:
+        if reason and name != "torch":
             record["errors"][name] = reason
             del record["times"][name]
             if name == ROW_LIMIT.ours:
@@ -141,7 +144,7 @@ def limit_of(row: Row) -> float:
 
 
 def difference(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
-    """Return the largest relative distance of our results from PyTorch's, or NaN if one was not written."""
+    """Return the largest relative distance of results from others, or NaN if one was not written."""
     apart = [distance(a, b) for a, b in zip(ours, theirs, strict=True)]
     return math.nan if any(map(math.isnan, apart)) else max(apart)
 

@@ -149,6 +149,7 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
         and p.core.x.dtype == p.core.w.dtype == p.core.y.dtype == p.core.compute
     ),
     "channels that are not multiples of 8": lambda p: bool(p.core.x.shape[1] % 8 or p.core.y.shape[1] % 8),
+    "channels of groups that are multiples of 8": lambda p: not _is_padded(p.core),
     "channels of groups that are not multiples of 8": lambda p: _is_padded(p.core),
     "2 channels modulo 8": lambda p: p.core.x.shape[1] % 8 == 2,
     "other operations in the graph": lambda subject: bool(subject.nodes),
@@ -180,7 +181,7 @@ _NORMS: dict[str, Callable[[Norm], bool]] = {
 _NETWORKS: dict[str, Condition] = {
     "two directions": lambda network: network.spec.directions == 2,
     "relu or tanh": lambda network: network.spec.mode in ("rnn_relu", "rnn_tanh"),
-    "cells": lambda network: network.spec.has_cells,
+    "gates": lambda network: len(network.spec.gates) > 1,
     "more than 128 units": lambda network: network.spec.hidden_size > 128,
     "more than 256 units": lambda network: network.spec.hidden_size > 256,
     "training": lambda network: network.training,

@@ -14,7 +14,7 @@ Costs = Mapping[str, Mapping[str, float]]
 TERMS = ("call", "x", "w", "y", "multiplications", "terms", "waves", "tiles", "groups", "window")
 RESULTS = 132 * 1024  # of a wave: the multiprocessors of the GPU that was measured, by their threads
 GAIN = (
-    1.1  # estimates err: another engine is preferred if the one at hand should take this many times as long
+    1.2  # estimates err: another engine is preferred if the one at hand should take this many times as long
 )
 
 
