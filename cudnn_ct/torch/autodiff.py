@@ -11,8 +11,9 @@ import torch
 from .._caches import BoundedDict
 from ..gradients.formulas import Backward, Row, needs_of, saved_names
 from .guards import check_of
-from .kernels import ROWS, filled
+from .kernels import ROWS, filled, refuse_tangents
 from .prepared import Call
+from .tracing import has_tangents
 
 __all__ = ["Gradient", "Known", "register_gradient"]
 
@@ -232,8 +233,24 @@ def register_gradient(library: torch.library.Library, name: str, gradient: Gradi
         library.impl(name, _updating(gradient, operator), "Autograd", with_keyset=True)
     else:
         torch.library.register_autograd(
-            f"cudnn_ct::{name}", gradient.backward, setup_context=gradient.keep, lib=library
+            f"cudnn_ct::{name}", gradient.backward, setup_context=gradient.keep, lib=_Refusing(library)
         )
+
+
+class _Refusing(NamedTuple):
+    """A library for gradients that refuse operands with tangents, which torch's would drop silently."""
+
+    library: torch.library.Library
+
+    def impl(self, name: str, kernel: Callable[..., Any], key: str, **options: Any) -> None:
+        count = len(ROWS[name].operands)
+
+        def refusing(keyset: Any, *given: Any, **named: Any) -> Any:
+            if has_tangents():
+                refuse_tangents(name, given[:count])
+            return kernel(keyset, *given, **named)
+
+        self.library.impl(name, refusing, key, **options)
 
 
 def _updating(gradient: Gradient, operator: Any) -> Callable[..., Any]:

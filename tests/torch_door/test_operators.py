@@ -168,8 +168,9 @@ def test_tangents_are_refused(door: FakeCudnn, direct: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by jvp
 @pytest.mark.parametrize("compiled", [False, True])
-def test_tangents_of_torch_func_are_refused(door: FakeCudnn, compiled: bool) -> None:
-    x = torch.randn(3, 4)
+@pytest.mark.parametrize("direct", [False, True])
+def test_tangents_of_torch_func_are_refused(door: FakeCudnn, compiled: bool, direct: bool) -> None:
+    x, softmax = torch.randn(3, 4), ctt.softmax if direct else torch.ops.cudnn_ct.softmax
 
     def tangent(function: Any) -> Any:
         torch._dynamo.reset()
@@ -177,12 +178,12 @@ def test_tangents_of_torch_func_are_refused(door: FakeCudnn, compiled: bool) -> 
         return found(x)
 
     with pytest.raises(NotImplementedError, match="softmax has no forward-mode derivative"):
-        tangent(lambda x: jvp(ctt.softmax, (x,), (x,)))
+        tangent(lambda x: jvp(softmax, (x,), (x,)))
     with pytest.raises(NotImplementedError, match="softmax has no forward-mode derivative"):
-        tangent(lambda x: vmap(lambda one: jvp(ctt.softmax, (one,), (one,)))(x[:, None]))
+        tangent(lambda x: vmap(lambda one: jvp(softmax, (one,), (one,)))(x[:, None]))
     with pytest.raises(Exception, match=r"softmax has no forward-mode|Batching rule not impl"):
-        tangent(lambda x: jvp(vmap(ctt.softmax), (x[:, None],), (x[:, None],)))
-    found = tangent(lambda x: jvp(lambda one: one.sin() + ctt.softmax(torch.ones(3, 4)), (x,), (x,))[1])
+        tangent(lambda x: jvp(vmap(softmax), (x[:, None],), (x[:, None],)))
+    found = tangent(lambda x: jvp(lambda one: one.sin() + softmax(torch.ones(3, 4)), (x,), (x,))[1])
     torch.testing.assert_close(found, x.cos() * x)
 
 
