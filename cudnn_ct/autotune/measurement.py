@@ -14,6 +14,7 @@ from .._config import config
 from ..context import Context
 from ..cuda import graph as graphs
 from ..cuda import replay as replays
+from ..cuda.allocator import Workspace
 from ..cuda.memory import memory_info
 from ..cuda.stream import Stream
 from ..errors import AllocationError, CudnnError, NotSupportedError, without_frames
@@ -58,7 +59,8 @@ def benchmark_rows(
             if beta or after:
                 raise  # without beta, results are not compared
     engines = [engine_of(row) for row in rows]
-    repeated = config.replay and (context.state is None or context.state.variant is not None)
+    repeated = config.replay and not config.debug_sync
+    repeated = repeated and (context.state is None or context.state.variant is not None)
 
     def measured(scratch: benchmark.ScratchResults | None) -> list[benchmark.Time | None]:
         memory = pointers if scratch is None else scratch.pointers
@@ -108,6 +110,8 @@ def _as_graph(context: Context, run: benchmark.Run) -> benchmark.Run:
         graph = replays.capture(context.device, work)
     except Exception:  # of any kind: the run itself did not fail
         return run
+    if sum(one.size for one in used.values() if isinstance(one, Workspace)) > LARGE_WORKSPACE:
+        return run  # the graph would keep memory from other candidates
     launch = graphs.launcher(graph, context.stream)
 
     def launched(_kept: object = (graph, used)) -> None:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.autotune import measurement
+from cudnn_ct._bindings import enums
+from cudnn_ct.autotune import benchmark, measurement
 from cudnn_ct.autotune.store import store
 from cudnn_ct.ops.conv.candidates import SOURCE
+from tests.both.replays import configured
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -54,6 +56,26 @@ def test_candidate_is_rejected_when_its_workspace_takes_longer_than_the_fastest(
     rows = ct.conv_algorithms(images(1, 3, 5, 6), images(4, 3, 3, 3))
     (row,) = [row for row in rows if row.algorithm == LARGE.lower()]
     assert row.time_ms is not None, "a table times everything"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "setting", "graphs"),
+    [(16, {}, True), (MANY, {}, False), (16, {"replay": False}, False), (16, {"debug_sync": True}, False)],
+)
+def test_short_runs_are_timed_as_graphs_unless_these_would_keep_much_memory(
+    fake: FakeCudnn,
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    nbytes: int,
+    setting: dict[str, bool],
+    graphs: bool,
+) -> None:
+    monkeypatch.setattr(benchmark, "SHORT_MS", 2)
+    fake.costs = dict.fromkeys((one.name for one in enums.ConvolutionFwdAlgo), 9.0) | {LARGE: 0.5}
+    fake.workspaces = {LARGE: nbytes}
+    with configured(**setting):
+        assert tuned()[0] == LARGE.lower()
+    assert bool(host.launches) == graphs
 
 
 @pytest.mark.parametrize(("free", "total"), [(MANY // 2, 2**40), (MANY // 2, MANY // 2)])
