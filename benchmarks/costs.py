@@ -32,12 +32,12 @@ from cudnn_ct.shapes.specs import TensorSpec
 UNALIGNED = "channels of groups that are not multiples of 8"
 """Others are fast on tensor cores, and few are drawn: costs would be those of copies that they lack."""
 is_unaligned = conditions_of("convolutions")[UNALIGNED]
-NAMED = ("engine 0", "engine 28 knobs 2=4,3=0", "engine 70 knobs 2=12,18=0")  # cost little where others wait
 ORDERS = {
-    "forward": NAMED,
+    "forward": ("engine 0", "engine 3 knobs 11=2", "engine 28 knobs 2=4,3=0", "engine 70 knobs 2=12,18=0"),
     "backward_data": ("engine 0",),
     "backward_filter": ("engine 0", "engine 1 knobs 2=6,3=0"),
 }
+"""Engines that are fast where others wait, or have large windows: 3 multiplies Fourier transforms."""
 LARGEST = 2**32  # multiplications: few of the drawn have more
 FEWEST = 15  # rows for an engine
 AGAIN = 4  # fits, each with the weights of the one before
