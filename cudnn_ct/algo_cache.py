@@ -20,7 +20,7 @@ from ._config import config
 from .autotune import candidates as stored
 from .autotune.benchmark import comparable
 from .autotune.candidates import TRANSIENT, CandidateSet
-from .autotune.measurement import benchmark_rows, benchmarking, compile_rows, large_workspaces_last
+from .autotune.measurement import benchmark_rows, benchmarking, compile_rows, to_time
 from .context import Context
 from .cuda import stream as streams
 from .errors import BadParamError, CudnnError, NotSupportedError, warn_caller, without_frames
@@ -226,13 +226,13 @@ class Selection(SelectedPlan):
 
     def _time(self, context: Context, *arguments: Any) -> None:
         rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
-        usable = large_workspaces_last([row for row in rows if not row.rejected])
+        usable = to_time(rows)
         compile_rows(self.problem, usable, self._source.plan, context)
         plan = partial(self._planned, to_time=True)
         timed, failures = benchmark_rows(
             self.problem, usable, lambda _, *one: plan(*one), context, *arguments, every=False
         )
-        self._decision.store_timings(timed + [row for row in rows if row.rejected], failures)
+        self._decision.store_timings(timed + [row for row in rows if row not in usable], failures)
 
     def describe(self) -> str:
         reason = self.fallback_reason

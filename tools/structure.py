@@ -255,7 +255,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("files in the largest circle of imports", 0, 0, lambda: len(_largest_circle())),
     Measure("Python calls of a first conv on the fakes", 1_000, 982, lambda: _calls()["first"]),
     Measure("Python calls of a warm conv", 16, 14, lambda: _calls()["warm"]),
-    Measure("lines by hand, less doors and new operations", 48_500, 56_188, _lines),
+    Measure("lines by hand, less doors and new operations", 48_500, 56_239, _lines),
 )
 
 

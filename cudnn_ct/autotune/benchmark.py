@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 HOST_JITTER_MS = 1  # milliseconds that a descheduled host thread may add to a sample
 SHORT_MS = 1  # milliseconds of a run that the host may determine
 SLOW = 2  # candidates slower than the best by this factor are measured only once
-PRUNE_FACTOR = 10  # a group whose best is slower than the best by this factor is pruned
-PRUNED_GROUPS_LIMIT = 4  # after so many pruned groups in a row, new groups of the backend are skipped
+MANIFOLD = ("graph", "unfused")  # backends whose engines have many variants, which load kernels of their own:
+VARIANTS_WITHIN = 1.3  # they are tried while the best one of the engine is within this factor of the best
+BRIEF_MS = 0.05  # milliseconds of a best run below which few variants are tried: they gain little
+BRIEF_TRIALS = 3  # variants of an engine then
+FAR_BEHIND = 10  # a group whose first is slower than the best by this factor is far behind
+FAR_BEHIND_LIMIT = 4  # after so many of these in a row, new groups of the backend are skipped
 REMEASURE_WITHIN = 1.25  # candidates within this factor of the best are measured again
 KEEP_WITHIN = 1.1  # and those within this one after a round are in the next round
 ROUNDS = 3
@@ -67,8 +71,8 @@ def benchmark(
     Each runs once unmeasured, to load its kernels. All are measured briefly, and those near the best again,
     in interleaved rounds, so that a change of the GPU clock affects all of them equally.
 
-    With ``kinds``, the group of each run, a run is skipped and has None if its group was pruned, or if it is
-    in a new group and several groups of its backend in a row were pruned. ``admit`` is called with the place
+    With ``kinds``, the group of each run, a run is skipped and has None if its group is slow, or if it is in
+    a new group and several groups of its backend in a row were far behind. ``admit`` is called with the place
     of each run and the best time so far; a CudnnError that it raises is the result of the run. ``captured``
     returns what is measured in the place of a short run.
     """
@@ -173,23 +177,28 @@ class _Pruner:
 
     def __init__(self) -> None:
         self._best: dict[EngineGroup, float] = {}
-        self._in_a_row = Counter[str]()  # pruned groups of each backend
+        self._trials = Counter[EngineGroup]()
+        self._in_a_row = Counter[str]()  # groups far behind, of each backend
 
     def keeps(self, kind: EngineGroup, best: float) -> bool:
-        if kind in self._best:
-            return not _prune(self._best[kind], best)
-        return self._in_a_row[kind.backend] < PRUNED_GROUPS_LIMIT
+        if kind not in self._best:
+            return self._in_a_row[kind.backend] < FAR_BEHIND_LIMIT
+        if kind.backend not in MANIFOLD:
+            return not _far_behind(self._best[kind], best)
+        few = best >= BRIEF_MS or self._trials[kind] < BRIEF_TRIALS
+        return few and self._best[kind] <= VARIANTS_WITHIN * best
 
     def note(self, kind: EngineGroup, time: float, best: float) -> None:
-        if _prune(time, best):
+        if _far_behind(time, best):
             self._in_a_row[kind.backend] += kind not in self._best
         else:
             self._in_a_row[kind.backend] = 0
         self._best[kind] = min(self._best.get(kind, inf), time)
+        self._trials[kind] += 1
 
 
-def _prune(time: float, best: float) -> bool:
-    return time > PRUNE_FACTOR * best + HOST_JITTER_MS
+def _far_behind(time: float, best: float) -> bool:
+    return time > FAR_BEHIND * best + HOST_JITTER_MS
 
 
 def _quick_measure(
@@ -244,6 +253,7 @@ def _remeasure(near: dict[int, _Samples], best: float, clock: _GpuTimer) -> dict
 
 SAMPLES = 16  # parts of a large result that are compared, evenly spaced
 SAMPLE = 2**16  # bytes of each part
+BRIEF = {"samples": 32, "sample": 2**13}  # those for each candidate of a benchmark: in more places, but quick
 
 
 class DifferentResultError(NotSupportedError):
@@ -254,15 +264,21 @@ class ScratchResults:
     """Scratch memory for the results of candidates: their runs must not change the operands of the next one.
 
     ``pointers`` are the pointers of a run whose results are in temporary memory. Of each result,
-    up to ``samples`` parts are compared.
+    up to ``samples`` parts of ``sample`` bytes are compared.
     """
 
     def __init__(
-        self, problem: Any, pointers: Sequence[int], stream: Stream, *, samples: int = SAMPLES
+        self,
+        problem: Any,
+        pointers: Sequence[int],
+        stream: Stream,
+        *,
+        samples: int = SAMPLES,
+        sample: int = SAMPLE,
     ) -> None:
         specs: tuple[TensorSpec, ...] = problem.results
         self.specs = specs
-        self._samples = samples
+        self._samples = samples, sample
         self.tolerance = tolerance_of(_tensors(problem))
         self._stream = stream
         self._memory = [_Scratch.of(spec, stream) for spec in specs]
@@ -273,7 +289,7 @@ class ScratchResults:
         for one in self._memory:
             one.prepare(self._stream)
         run()
-        return [one.content(self._stream, self._samples) for one in self._memory]
+        return [one.content(self._stream, *self._samples) for one in self._memory]
 
 
 def _tensors(problem: Any) -> Iterator[TensorSpec]:
@@ -308,14 +324,14 @@ class _Scratch(NamedTuple):
     def prepare(self, stream: Stream) -> None:
         memory.fill(self.start, self.pattern, self.nbytes, stream)
 
-    def content(self, stream: Stream, samples: int) -> Bytes:
+    def content(self, stream: Stream, samples: int, sample: int) -> Bytes:
         """Return the bytes of the tensor, or evenly spaced samples of a large one."""
         import numpy as np
 
-        whole = self.nbytes <= samples * SAMPLE
-        found = np.empty(self.nbytes if whole else samples * SAMPLE, np.uint8)
+        whole = self.nbytes <= samples * sample
+        found = np.empty(self.nbytes if whole else samples * sample, np.uint8)
         parts = [found] if whole else np.split(found, samples)
-        space = 0 if whole else (self.nbytes - SAMPLE) // (samples - 1) // 16 * 16  # whole elements
+        space = 0 if whole else (self.nbytes - sample) // (samples - 1) // 16 * 16  # whole elements
         for i, part in enumerate(parts):
             memory.copy_to_host(part, self.start + i * space, stream)
         return found

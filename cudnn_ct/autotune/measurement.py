@@ -25,6 +25,8 @@ from . import benchmark
 from .benchmark import DifferentResultError
 
 LARGE_WORKSPACE = 2**28  # bytes: more than the L2 cache of any GPU, so that it goes through device memory
+ENOUGH = 4  # with so many candidates that need no compilation, of the others only these are compiled:
+EARLY, FEW = 8, 4  # of the first eight candidates four
 FASTEST_MEMORY = 1e10  # bytes in a millisecond: 10 TB/s, more than the memory of any GPU takes
 
 benchmarking = threading.RLock()  # concurrent benchmarks would measure each other
@@ -54,7 +56,7 @@ def benchmark_rows(
     scratch: benchmark.ScratchResults | None = None
     if compared or beta:
         try:
-            scratch = benchmark.ScratchResults(problem, pointers, context.stream)
+            scratch = benchmark.ScratchResults(problem, pointers, context.stream, **benchmark.BRIEF)
         except AllocationError:
             if beta or after:
                 raise  # without beta, results are not compared
@@ -157,9 +159,23 @@ def _check_workspace(nbytes: int, best: float, context: Context) -> None:
         raise NoRoomError(f"needs {nbytes:,} bytes of workspace; {free:,} are free")
 
 
-def large_workspaces_last(rows: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates in their order, those with large workspaces after the others, which bound them."""
-    return sorted(rows, key=lambda row: row.workspace > LARGE_WORKSPACE)
+def to_time(rows: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates to time in the order of their trials, given from the best guess to the worst.
+
+    If enough of them need no compilation, few of the others are left, which take up to a second each. The
+    first variant of each engine comes before the others, which are skipped if it is slow. Candidates with
+    large workspaces come last, because times bound them.
+    """
+    usable = [row for row in rows if not row.rejected]
+    if sum(not row.compiled for row in usable) >= ENOUGH:
+        compiled = [row for row in usable[:EARLY] if row.compiled][:FEW]
+        usable = [row for row in usable if not row.compiled or row in compiled]
+    engines = [engine_of(row) for row in usable]
+    variants = {place for place, engine in enumerate(engines) if engine in engines[:place]}
+    order = sorted(
+        range(len(usable)), key=lambda place: (usable[place].workspace > LARGE_WORKSPACE, place in variants)
+    )
+    return [usable[place] for place in order]
 
 
 def engine_of(row: Candidate) -> benchmark.EngineGroup:
@@ -245,8 +261,7 @@ class Exploration:
         start = time.perf_counter()
         try:
             if self._left is None:
-                rows = [row for row in find() if not row.rejected and row.key != best.key]
-                self._left = large_workspaces_last(rows)
+                self._left = [row for row in to_time(find()) if row.key != best.key]
             if self._left:
                 self._try(self._left.pop(0), best, timed)
         except CudnnError as error:  # such as a lack of memory: the calls go on as they are

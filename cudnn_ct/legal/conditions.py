@@ -166,6 +166,7 @@ _PRODUCTS: dict[str, Callable[[Product], bool]] = {
     "half precision": lambda product: GRAPH_DTYPES[product.dtype].itemsize == 2,
     "float8": lambda product: product.dtype in FLOAT8,
     "exact gelu": _has("gelu_fwd"),
+    "an activation": lambda product: bool(product.nodes - {"identity_fwd"}),
     "one element that several matrices of one column share": lambda product: product.shares_one,
     "at most 256 terms": lambda product: product.terms <= 256,
     "more than 64 terms": lambda product: product.terms > 64,

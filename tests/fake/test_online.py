@@ -191,7 +191,7 @@ def test_replays_begin_when_nothing_is_left_to_try(fake: FakeCudnn, host: Host) 
 def test_results_of_a_call_stay_when_memory_for_a_trial_lacks(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_memory(*_: Any) -> None:
+    def no_memory(*_: Any, **__: Any) -> None:
         raise AllocationError("no memory is left")
 
     monkeypatch.setattr(agreement, "ScratchResults", no_memory)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._config import config
-from cudnn_ct.autotune import benchmark
+from cudnn_ct.autotune import benchmark, measurement
 from cudnn_ct.autotune.benchmark import DifferentResultError
 from cudnn_ct.autotune.measurement import Exploration
 from cudnn_ct.cuda.stream import LEGACY_DEFAULT, Stream
@@ -162,16 +162,49 @@ def kinds(*names: str) -> tuple[benchmark.EngineGroup, ...]:
     return tuple(benchmark.EngineGroup("legacy" if name.isupper() else "graph", name) for name in names)
 
 
-def test_benchmark_skips_variants_of_a_pruned_group(clocks: Clocks) -> None:
-    ways = [Way(9.0), Way(0.1), Way(9.0), Way(0.2), Way(4.0), Way(0.1)]
-    assert clocks.race([*ways], kinds("a", "b", "a", "c", "c", "c"))[2] is None
-    assert clocks.count == {0: GLANCES, 1: clocks.count[1], 3: 2, 4: 1, 5: clocks.count[5]}
+def test_benchmark_skips_variants_of_an_engine_that_is_slow(clocks: Clocks) -> None:
+    ways = [Way(9.0), Way(0.1), Way(9.0), Way(0.12), Way(0.2), Way(0.11), Way(0.2), Way(0.05)]
+    times = clocks.race([*ways], kinds("a", "b", "a", "c", "d", "c", "d", "d"))
+    assert [place for place, time in enumerate(times) if time is None] == [2, 6, 7]
+    assert clocks.count[4] == 2
+    assert clocks.count[5] >= GLANCES
     assert all(isinstance(time, float) for time in clocks.race([*ways]))
 
 
-def test_benchmark_skips_new_groups_of_a_family_after_several_pruned_ones(clocks: Clocks) -> None:
-    names = "abcdefghij"[: benchmark.PRUNED_GROUPS_LIMIT]
-    pruned = [Way(9.0)] * benchmark.PRUNED_GROUPS_LIMIT
+def test_benchmark_tries_few_variants_where_they_gain_little(clocks: Clocks) -> None:
+    for brief, tried in ((True, benchmark.BRIEF_TRIALS), (False, 8)):
+        ways = [Way(benchmark.BRIEF_MS * (0.5 if brief else 1.5))] * 8
+        times = clocks.race([*ways, Way(0.01)], kinds(*"aaaaaaaa", "b"))
+        assert sum(time is not None for time in times[:8]) == tried
+        assert place(times) == 8, "other engines are tried"
+
+
+def test_few_engines_are_compiled_where_others_suffice() -> None:
+    def row(name: str, compiled: bool = False, **more: Any) -> Candidate:
+        notes = ("runtime_compilation",) if compiled else ()
+        return Candidate("graph", name, "any", more.pop("workspace", 0), True, notes=notes, **more)
+
+    ready = [row(f"engine {number}") for number in range(measurement.ENOUGH)]
+    compiled = [row(f"engine {number}", True) for number in range(20, 40)]
+    assert measurement.to_time([*ready[1:], *compiled]) == [*ready[1:], *compiled]
+    assert measurement.to_time([*compiled, *ready]) == [*compiled[: measurement.FEW], *ready]
+    assert measurement.to_time([*ready, row("rejected", rejected="so"), *compiled[:2], *ready, *compiled])[
+        : len(ready) + 2
+    ] == [*ready, *compiled[:2]]
+    early = [*ready, *(row(f"engine {number}") for number in range(50, 50 + measurement.EARLY))]
+    assert measurement.to_time([*early, *compiled]) == early
+
+
+def test_first_variants_are_timed_before_further_ones_and_large_workspaces() -> None:
+    names = ["engine 1 knobs 2=0", "engine 1 knobs 2=1", "engine 3", "engine 1 knobs 2=2", "engine 4"]
+    rooms = [0, 0, measurement.LARGE_WORKSPACE + 1, 0, 0]
+    rows = [Candidate("graph", name, "any", room, True) for name, room in zip(names, rooms, strict=True)]
+    assert [rows.index(row) for row in measurement.to_time(rows)] == [0, 4, 1, 3, 2]
+
+
+def test_benchmark_skips_new_groups_of_a_family_after_several_slow_ones(clocks: Clocks) -> None:
+    names = "abcdefghij"[: benchmark.FAR_BEHIND_LIMIT]
+    pruned = [Way(9.0)] * benchmark.FAR_BEHIND_LIMIT
     times = clocks.race([Way(0.1), *pruned, Way(0.05)], kinds("first", *names, "new"))
     assert times[-1] is None
     assert place(times) == 0

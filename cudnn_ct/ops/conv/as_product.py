@@ -20,7 +20,6 @@ from ...shapes.arithmetic import HALF
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
-from ..matmul.source import TENSOR_CORES
 
 _TRANSPOSED = {"forward": "w", "backward_data": "", "backward_filter": "y"}
 _NO_PRODUCT = (
@@ -68,10 +67,18 @@ def _matrix(spec: TensorSpec, transposed: bool) -> TensorSpec:
     return TensorSpec((1, size // channels, channels), (size, channels, 1), spec.dtype)
 
 
+def _engines() -> Any:
+    from ..matmul.source import (
+        TENSOR_CORES,
+    )  # which few convolutions need: its import takes tens of milliseconds
+
+    return TENSOR_CORES
+
+
 def all_candidates(problem: Any, context: Context) -> list[Candidate]:
     """Return the engines of the product that the heuristics list, rejected ones with reasons."""
     product = product_of(problem)
-    stages = TENSOR_CORES.heuristics(product) if product else ()
+    stages = _engines().heuristics(product) if product else ()
     rows = {row.key: row for find in stages for row in find(context)}
     return _own(rows.values())
 
@@ -79,7 +86,7 @@ def all_candidates(problem: Any, context: Context) -> list[Candidate]:
 def first_candidates(problem: Any, context: Context | Planner) -> list[Candidate]:
     """Return the usable engines of the product from the first heuristic that has any."""
     product = product_of(problem)
-    stages = TENSOR_CORES.heuristics(product) if product else ()
+    stages = _engines().heuristics(product) if product else ()
     found = ([row for row in find(context) if not row.rejected] for find in stages)
     return _own(next(filter(None, found), []))
 
@@ -89,14 +96,14 @@ def autotune_candidates(request: AlgoRequest, problem: Any, context: Context) ->
     product = product_of(problem)
     if product is None or (problem.direction == "forward" and prod(problem.w.shape[2:]) == 1):
         return []
-    return _own(TENSOR_CORES.autotune_candidates(product, context, request))
+    return _own(_engines().autotune_candidates(product, context, request))
 
 
 def by_name(name: str, problem: Any, context: Context) -> list[Candidate]:
     """Return the engine of a name as a candidate; it is rejected if the problem is not a product."""
     if (product := product_of(problem)) is None:
         return [Candidate("product", name, "any", 0, True, rejected=_NO_PRODUCT)]
-    stages, _ = TENSOR_CORES.by_name(product, name)
+    stages, _ = _engines().by_name(product, name)
     return _own([row for find in stages for row in find(context)])
 
 
@@ -104,7 +111,7 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     """Make a candidate ready to run; raise NotSupportedError if the problem is not a product."""
     if (product := product_of(problem)) is None:
         raise NotSupportedError(_NO_PRODUCT)
-    made: Plan = TENSOR_CORES.plan(product, candidate._replace(backend="graph"), context)
+    made: Plan = _engines().plan(product, candidate._replace(backend="graph"), context)
     if isinstance(made, GraphPlan):  # described by the name that selects it
         made.candidate = candidate._replace(workspace=made.workspace)
     return made

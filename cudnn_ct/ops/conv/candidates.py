@@ -100,7 +100,7 @@ class Convolutions(CandidateSource):
         return sorted([*rows, *products], key=lambda row: bool(row.rejected))
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-        """Return the candidates to autotune, runtime-compiled engines last."""
+        """Return the candidates to autotune."""
         most = request.max_engines
         rows = _collect(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
         if most and request.compiled:
@@ -116,7 +116,7 @@ class Convolutions(CandidateSource):
             rows = [row for row in rows if row.rejected or row not in slow]
         if most and request.compiled:
             rows += _engines(problem, partial(_products().autotune_candidates, request), (), context)
-        return sorted(rows, key=lambda row: row.compiled)
+        return rows
 
     def by_name(self, problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
         # Theano fell back to "none", whose error may exceed the bound of the precision: the heuristic choice
