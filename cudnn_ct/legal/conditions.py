@@ -157,6 +157,7 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
     "gradients of a batch norm in the graph": _has("bn_backward_weights"),
     "no operations that the order was not fitted to": lambda subject: not subject.nodes or subject.fused,
     "tanh": _has("tanh_fwd"),
+    "relu or the identity": lambda subject: bool(subject.nodes & {"relu_fwd", "identity_fwd"}),
     "a beta of swish": lambda subject: subject.beta,
 }
 

@@ -125,4 +125,4 @@ _READERS: dict[str, Set[str]] = {
 }
 _READERS_OF_OTHERS = FAMILIES.keys() - {"convolution", NATIVE, "rnn"}
 # Algorithms beside engines that the kind ``first`` ranks.
-_ALGORITHMS = {"convolutions": "product", "products": r"cublaslt \d{1,4}( config [\d.]+:[0-9a-f.]+)?"}
+_ALGORITHMS = {"convolutions": "product|unfused", "products": r"cublaslt \d{1,4}( config [\d.]+:[0-9a-f.]+)?"}

@@ -55,7 +55,7 @@ def more_engines_of(problem: Any) -> tuple[str, ...]:
 
 
 def others_first(problem: Any, target: Target) -> tuple[str, ...]:
-    """Return names of algorithms of other libraries that are tried before engines for a product."""
+    """Return names of algorithms that are not engines of the graph, and are tried before these."""
     named = _named("first", subjects_of(problem), target)
     return tuple(one.engine for one in named if not is_engine(one.engine))
 

@@ -12,6 +12,12 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import Candidate, NotSupportedError, algo_cache
 from cudnn_ct.autotune.measurement import to_time
+from cudnn_ct.context import current
+from cudnn_ct.cuda.stream import default_stream
+from cudnn_ct.ops.conv.candidates import CONVOLUTIONS
+from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.fused import FusedConv
+from cudnn_ct.shapes.specs import TensorSpec
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -260,3 +266,25 @@ def test_product_of_misaligned_operands_runs_on_copies(fake: FakeCudnn) -> None:
 def test_name_of_a_product_is_that_of_no_other_operation(fake: FakeCudnn) -> None:
     with pytest.raises(ValueError, match="algo is unknown"):
         ct.matmul(ct.full((2, 2), 1), ct.full((2, 2), 1), algo=PRODUCT)
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "size", "activation", "separate"),
+    [
+        ("nhwc", 64, 56, "relu", True),
+        ("nhwc", 64, 56, "identity", True),
+        ("nhwc", 64, 56, "tanh", False),
+        ("nhwc", 64, 28, "relu", False),
+        ("nchw", 64, 56, "relu", False),
+        ("nhwc", 32, 56, "relu", False),
+    ],
+)
+def test_large_depthwise_convolutions_with_relu_are_calls_of_their_own(
+    fake: FakeCudnn, layout: str, groups: int, size: int, activation: str, separate: bool
+) -> None:
+    x = TensorSpec.packed((8, 64, size, size), "float16", layout)
+    w = TensorSpec.packed((64, 64 // groups, 3, 3), "float16", layout)
+    conv = conv_problem("forward", x, w, padding=(1, 1), groups=groups)
+    problem = FusedConv(conv, TensorSpec.packed((64,), "float16"), activation=activation)
+    rows = [row for find in CONVOLUTIONS.heuristics(problem) for row in find(current(default_stream(0)))]
+    assert (rows[0].backend == "unfused") is separate

@@ -21,7 +21,7 @@ from ...errors import NotSupportedError
 from ...graph.engines import Engine
 from ...graph.offline import target_of
 from ...graph.operations import Graph
-from ...legal.rules import engine_rules, more_engines, warn
+from ...legal.rules import engine_rules, more_engines, others_first, warn
 from ...legal.subjects import subjects_of
 from ...plans.axes import sliced
 from ...plans.base import AlgoRequest, Candidate, Heuristic, Plan
@@ -88,9 +88,12 @@ class Convolutions(CandidateSource):
 
     def heuristics(self, problem: Any) -> list[Heuristic]:
         """Return sources of candidates in the order to try them, sources that copy no operands first."""
-        sources = _sources(problem, [("first", None), ("b", None), ("fallback", None)])
-        if isinstance(problem, FusedConv):
-            sources.append(sources.pop(2))  # separate calls are faster than fallback engines
+        modes = [("first", None), ("b", None), ("fallback", None)]
+        sources, separate = _sources(problem, modes), _separate(problem, modes)
+        if separate and "unfused" in others_first(problem, target_of(None)):
+            sources = [*separate, *sources]
+        elif separate:  # faster than fallback engines
+            sources = [*sources[:2], *sources[3:], *separate, sources[2]]
         return [find for find, _ in sorted(sources, key=itemgetter(1))]
 
     def all_candidates(self, problem: Any, context: Context) -> list[Candidate]:
@@ -225,10 +228,15 @@ def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tupl
     ]
     sources += [(partial(_engines, problem, find, packing), True) for packing in others for find in finders]
     sources.append((partial(_legacy, problem, None), _copies(problem, "legacy")))
-    if isinstance(problem, FusedConv):
-        separate = _sources(unfused(problem), modes)  # the convolution, followed by separate calls
-        sources += [(partial(_unfused_rows, problem, find), copies) for find, copies in separate]
     return sources
+
+
+def _separate(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tuple[Heuristic, bool]]:
+    """Return the same for the convolution in a fused problem by itself, followed by separate calls."""
+    if not isinstance(problem, FusedConv):
+        return []
+    sources = _sources(unfused(problem), modes)
+    return [(partial(_unfused_rows, problem, find), copies) for find, copies in sources]
 
 
 def _copies(problem: Any, backend: str) -> bool:
@@ -308,7 +316,7 @@ def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> lis
 def _collect(problem: Any, context: Context, modes: Sequence[tuple[str, int | None]]) -> list[Candidate]:
     """Return the candidates of these heuristics and the legacy calls, each once, rejected ones last."""
     rows: dict[tuple[Any, ...], Candidate] = {}
-    for find, _ in _sources(problem, modes):
+    for find, _ in (*_sources(problem, modes), *_separate(problem, modes)):
         for row in find(context):
             rows.setdefault(row.key, row)
     return sorted(rows.values(), key=lambda row: bool(row.rejected))
