@@ -325,7 +325,7 @@ def test_network_is_right_with_and_without_command_buffers(flags: str, door: Any
     print(flags or "default", found)
     assert found["far"] < 0.01, found
     if flags == CAPTURE:
-        assert found["counts"][-1] < 12, found  # none, unless memory moved
+        assert 0 in found["counts"][1:], found  # but for those whose memory moved
     elif flags:
         assert found["counts"][1:] == [12] * 7, found
 
